@@ -1,0 +1,39 @@
+"""The seam: everything that names TensorFlow, JAX or torch stands in this folder, in modules that mirror one another.
+
+A backend is a package with these names; someone adding one fills them in:
+
+`GuardedFunction(model, train_step, make, spec)`
+    The guarded train function of a compiled model for one `step.memory.StepSpec`. `train_step` is the step to keep, `make(step)` has Keras
+    build a train function from a step. Called with what Keras' own is called with, it returns the logs as tensors, with the keys `grad_norm`,
+    `skipped_steps` and, with a backoff, `learning_rate_scale` beside the model's own. Attributes: `memory` (below), `judged`
+    (`"loss and gradients"` or `"gradients"`), `before_first_update` (called once between building and the first update where the model was
+    not built, else `None`), `calls`.
+`guarded_step(model, train_step, spec, memory)`
+    The same for a call of `model.train_step(data)` outside of `fit`.
+`Memory(spec)`
+    The guard's own state on the device: `read()` gives numpy arrays by name (`step.memory.initial`), `write(arrays)` sets some of them, `begin_epoch()`
+    sets the epoch's counters to zero.
+`apply_gradients(spec, memory, optimizer, grads, variables, loss, kept)` and `keep(variables)`, `put_back(kept)`
+    The guarded update of a hand-written loop, and the values that its forward pass may write.
+`StateCheck(variables)`
+    Called: whether all of them are finite, in one reduction on the device. `.names()`: those that are not.
+`unsupported(model)`
+    A sentence that says why stock Keras cannot train this model here, or `None`.
+`HOOKS_ARE_SYNCHRONOUS`
+    Whether `on_train_batch_end` runs on the main thread before the next step begins.
+"""
+
+import importlib
+
+import keras
+
+
+def active():
+    """The package for the backend that Keras runs on."""
+    name = keras.config.backend()
+    if name != "tensorflow":
+        raise ImportError(
+            f"keras_nanguard guards steps on the TensorFlow backend; Keras runs on {name!r} here. "
+            "Set KERAS_BACKEND=tensorflow before keras is imported."
+        )
+    return importlib.import_module(f".{name}", __name__)

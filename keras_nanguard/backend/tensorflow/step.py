@@ -1,0 +1,221 @@
+"""A training step, whatever it is, kept whole and guarded: what it writes is put back when the verdict is bad."""
+
+import threading
+
+import tensorflow as tf
+
+from ... import state
+from . import logs as told_logs
+from . import numerics
+from . import strategy as distribution
+from .hooks import OptimizerHooks
+from .hooks import build
+from .update import Update
+from .update import guarded
+from .update import put_back_where_refused
+from .writes import Span
+from .writes import captured
+from .writes import written
+
+
+class TraceAgain(Exception):
+    """The step has to be traced once more: its variables exist only now, or it needs its whole state kept."""
+
+
+class Run(threading.local):
+    """One run (or trace) of the step, in one thread, which under a strategy is one replica."""
+
+    active = False
+
+    def start(self):
+        self.active = True
+        self.loss = self.outcome = None
+        self.updates = 0
+        self.kept = []  # (variable, value before the step)
+        self.graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        self.span = Span(self.graph) if self.graph is not None else None
+        self.begin = self.span.position() if self.span else 0
+
+
+class GuardedStep:
+    """`step(data) -> logs`: the update runs under the verdict, then what the forward pass and the metrics wrote is put back.
+
+    For a step whose gradients pass one optimizer once, with the loss known by then: Keras' own, and most others. It
+    raises `TraceAgain` for any other, with `needs_whole_state` set.
+    """
+
+    judged = "loss and gradients"
+
+    def __init__(self, model, train_step, spec, memory):
+        self.model, self.train_step, self.spec, self.memory = model, train_step, spec, memory
+        self.needs_whole_state = False
+        if model.built and calls_scale_loss(train_step):
+            with model.distribute_strategy.scope():
+                build(model.optimizer, model.trainable_variables)
+        self._ready = model.built and all(optimizer.built for optimizer in state.optimizers_of(model))
+        self._extra = []  # variables that a trace found written and that nobody had listed
+        self._run = Run()
+        self._across = model.distribute_strategy.num_replicas_in_sync > 1
+        self._hooks = OptimizerHooks(
+            state.optimizers_of(model),
+            self._on_apply,
+            self._on_loss,
+            learning_rate_scale=memory.learning_rate_scale if spec.backoff is not None else None,
+            reduces=self._across,
+            model=None if calls_scale_loss(train_step) else model,
+        )
+
+    @property
+    def active(self):
+        """Whether this thread is inside the step already."""
+        return self._run.active
+
+    def __call__(self, data):
+        run = self._run
+        run.start()
+        run.kept = [(variable, numerics.raw(variable).read_value()) for variable in self._candidates()]
+        created = []
+        try:
+            self._begin(run)
+            with self._hooks, tf.variable_creator_scope(_recorder(created)):
+                logs = self.train_step(data)
+        finally:
+            run.active = False
+        if run.graph is None:
+            run.kept += created
+        if not run.updates:
+            raise RuntimeError(
+                "The train step of this model calls no Keras optimizer (`optimizer.apply` or `optimizer.apply_gradients`), so there is "
+                "no update that keras_nanguard could hold back. Use a Keras optimizer in `train_step`, or write the loop by hand "
+                "with keras_nanguard.GradientGuard."
+            )
+        self._finish(run, logs)
+        self._put_back(run)
+        logs = told_logs.of_step(self.model, self.memory, run.outcome, logs, self._across)
+        run.kept = []
+        return logs
+
+    def _candidates(self):
+        """What is read before the step; in a graph the reads that nobody needs are pruned, and a read copies nothing."""
+        return state.forward_state(self.model) + self._extra
+
+    def _begin(self, run):
+        pass
+
+    def _finish(self, run, logs):
+        pass
+
+    def _on_loss(self, loss):
+        if self._run.active:
+            self._run.loss = scalar(loss)
+
+    def _on_apply(self, optimizer, original, grads, variables):
+        run = self._run
+        if not run.active:
+            return original(grads, variables)
+        grads = list(grads)
+        variables = list(optimizer._trainable_variables if variables is None else variables)
+        if all(g is None for g in grads):
+            return original(grads, variables)  # Keras' own error, or nothing to do
+        build(optimizer, variables)
+        run.updates += 1
+        return self._update(run, Update(optimizer, original, grads, variables))
+
+    def _update(self, run, update):
+        if run.updates > 1 or run.loss is None or self._elsewhere(run):
+            self.needs_whole_state = True
+            raise TraceAgain
+        state_finite = self._state_finite(run)
+        if run.graph is None:
+            trainable = {id(v) for v in self.model.trainable_variables}
+            run.kept = [(v, value) for v, value in run.kept if id(v) not in trainable or not self._spared(run, v, value)]
+        begin = run.span.position() if run.span else 0
+        run.outcome = guarded(self.spec, self.memory, update, run.loss, state_finite)
+        if run.span:
+            run.span.add(begin)
+
+    @staticmethod
+    def _elsewhere(run):
+        """Whether the step is inside a loop or a condition, whose tensors nothing outside can see."""
+        return run.graph is not None and tf.compat.v1.get_default_graph() is not run.graph
+
+    @staticmethod
+    def _spared(run, variable, value):
+        """Eager code: a weight that the forward pass left alone need not be held through the update."""
+        return bool(tf.reduce_all(tf.equal(numerics.raw(variable).read_value(), value)))
+
+    def _state_finite(self, run):
+        """Whether what the forward pass wrote is finite; metrics are no reason to refuse a step."""
+        metrics = {id(v) for metric in self.model.metrics for v in metric.variables}
+        floats = [v for v, _ in run.kept if id(v) not in metrics and numerics.raw(v).dtype.is_floating]
+        if run.graph is None:
+            weights = {id(v) for v in self.model.trainable_variables}
+            floats = [v for v in floats if id(v) not in weights]
+        else:
+            writes = written(run.graph, run.begin)
+            floats = [v for v in floats if any(captured(run.graph, part) in writes for part in numerics.components(v))]
+        return numerics.all_finite([numerics.raw(v).read_value() for v in floats])
+
+    def _put_back(self, run):
+        """Assigns the kept values where the step was refused; what nothing wrote is left alone."""
+        if not self._across:
+            kept = [(variable, [value]) for variable, value in run.kept]
+            self._put_back_where_refused(run, kept)
+            return
+
+        def once(strategy, values):
+            kept = [(variable, distribution.local(strategy, value)) for (variable, _), value in zip(run.kept, values)]
+            self._put_back_where_refused(run, kept)
+
+        distribution.across(once, [value for _, value in run.kept])
+
+    def _put_back_where_refused(self, run, kept):
+        put_back_where_refused(run.outcome["applied"], self._of_written(run, kept))
+
+    def _of_written(self, run, kept):
+        if run.graph is None:
+            return kept
+        writes = written(run.graph, run.begin, run.span)
+        places = [{captured(run.graph, part) for part in numerics.components(variable)} for variable, _ in kept]
+        unknown = writes.difference(*places, {captured(run.graph, v) for v in self.memory.variables})
+        self._trace_again_if_incomplete(run, unknown)
+        return [entry for entry, place in zip(kept, places) if place & writes]
+
+    def _trace_again_if_incomplete(self, run, unknown):
+        """What the trace itself made or what nobody had listed was not read in time; the next trace reads it."""
+        listed = {id(part) for v in self._candidates() for part in numerics.components(v)}
+        fresh = [v for v in run.graph.variables if captured(run.graph, v) in unknown]
+        self._extra += [v for v in fresh if id(v) not in listed]
+        if fresh or not self._ready:
+            self._ready = True
+            raise TraceAgain
+
+
+def scalar(loss):
+    """A loss as a float32 scalar."""
+    loss = tf.cast(tf.convert_to_tensor(loss), tf.float32)
+    return loss if loss.shape.rank == 0 else tf.reduce_mean(loss)
+
+
+def calls_scale_loss(train_step):
+    """Keras' own step does."""
+    return (getattr(train_step, "__module__", None) or "").startswith("keras.")
+
+
+def _recorder(created):
+    """Makes variables outside of the trace, so that they outlive one that is done again, and notes their first values.
+
+    A model may be built by its first batch, and that batch may be the bad one.
+    """
+
+    def creator(next_creator, **kwargs):
+        if tf.executing_eagerly():
+            variable = next_creator(**kwargs)
+            created.append((variable, variable.read_value()))
+            return variable
+        if not callable(kwargs.get("initial_value")):
+            return next_creator(**kwargs)
+        with tf.init_scope():
+            return tf.Variable(**kwargs)
+
+    return creator

@@ -1,0 +1,80 @@
+"""The guarded train function of a model, and the guarded call of `model.train_step`."""
+
+import itertools
+
+import tensorflow as tf
+
+from .memory import Memory
+from .step import GuardedStep
+from .step import TraceAgain
+from .whole import WholeStateStep
+
+
+class GuardedFunction:
+    """See `keras_nanguard.backend`."""
+
+    def __init__(self, model, train_step, make, spec):
+        self.memory = Memory(spec)
+        self.calls = 0
+        self.before_first_update = None
+        self._model, self._make = model, make
+        eager_and_custom = model.run_eagerly and not (getattr(train_step, "__module__", "") or "").startswith("keras.")
+        self._step = (WholeStateStep if eager_and_custom else GuardedStep)(model, train_step, spec, self.memory)
+        self._function = None
+
+    @property
+    def judged(self):
+        return self._step.judged
+
+    def __call__(self, iterator):
+        if not isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator)):
+            # a Python iterator could not be asked for the same batch again
+            batches = list(itertools.islice(iterator, self._model.steps_per_execution))
+            return self._call(lambda: iter(batches))
+        return self._call(lambda: iterator)
+
+    def _call(self, iterator):
+        while True:
+            if self._function is None:
+                self._function = self._make(self._step)
+            try:
+                logs = self._function(iterator())
+            except TraceAgain:
+                self._function = None
+                self._step = _next(self._step)
+                if self.before_first_update is not None and self._model.built:
+                    self.before_first_update()
+                    self.before_first_update = None
+            else:
+                self.calls += 1
+                return logs
+
+
+def guarded_step(model, train_step, spec, memory):
+    """`step(data) -> logs` for a call outside of `fit`; compiled unless the model runs eagerly, inline in a replica."""
+    holder = [GuardedStep(model, train_step, spec, memory)]
+    if model.run_eagerly and not (getattr(train_step, "__module__", "") or "").startswith("keras."):
+        holder = [WholeStateStep(model, train_step, spec, memory)]
+    compiled = {}
+
+    def step(data):
+        while True:
+            current = holder[0]
+            if model.run_eagerly or model.distribute_strategy.num_replicas_in_sync > 1:
+                return current(data)
+            if current not in compiled:
+                compiled[current] = tf.function(current, autograph=False, reduce_retracing=True, jit_compile=model.jit_compile)
+            try:
+                return compiled[current](data)
+            except TraceAgain:
+                compiled.clear()
+                holder[0] = _next(current)
+
+    step.active = lambda: holder[0].active
+    return step
+
+
+def _next(step):
+    if step.needs_whole_state:
+        return WholeStateStep(step.model, step.train_step, step.spec, step.memory)
+    return step

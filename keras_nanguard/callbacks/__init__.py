@@ -1,0 +1,1 @@
+"""The two callbacks of `model.fit`."""

@@ -1,0 +1,1 @@
+"""Decisions as pure functions on plain values: (policy, state, observation) -> (state, decision)."""

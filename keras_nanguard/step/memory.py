@@ -1,0 +1,148 @@
+"""The guard's own state: what it is made of, and how the host reads it.
+
+It lives on the device beside the training state and is the only thing that moves when a step is refused. Counters are
+cumulative, so nothing is lost when the host looks late or a block of steps reports once; the last steps are kept in
+a ring, so that each refused step is known exactly.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from ..policy import lr_scale
+
+# `counts`, int32
+COUNTS = (
+    "steps",  # seen
+    "skipped",
+    "clipped",
+    "overflows",  # ordinary overflows of the loss scale
+    "skips_in_row",
+    "overflows_in_row",
+    "epoch_accepted",
+    "epoch_skipped",
+    "admitted",  # norms stored in the window so far
+)
+# `levels`, float32
+LEVELS = ("epoch_norm", "largest_norm")
+# one row of `ring`, float32
+ROW = ("loss", "grad_norm", "learning_rate", "loss_scale", "code", "replicas")
+
+OUTCOMES = ("accepted", "clipped", "skipped", "overflow", "passed")
+ACCEPTED, CLIPPED, SKIPPED, OVERFLOW, PASSED = range(5)
+# what each outcome adds to, and keeps of, each counter (`admitted` is counted apart)
+ADD = np.array(
+    [
+        # steps skipped clipped overflows skips_in_row overflows_in_row epoch_accepted epoch_skipped admitted
+        [1, 0, 0, 0, 0, 0, 1, 0, 0],
+        [1, 0, 1, 0, 0, 0, 1, 0, 0],
+        [1, 1, 0, 0, 1, 0, 0, 1, 0],
+        [1, 0, 0, 1, 0, 1, 0, 0, 0],
+        [1, 0, 0, 0, 0, 0, 0, 0, 0],
+    ],
+    "int32",
+)
+KEEP = np.array(
+    [
+        [1, 1, 1, 1, 0, 0, 1, 1, 1],
+        [1, 1, 1, 1, 0, 0, 1, 1, 1],
+        [1, 1, 1, 1, 1, 1, 1, 1, 1],
+        [1, 1, 1, 1, 1, 1, 1, 1, 1],
+        [1, 1, 1, 1, 0, 0, 1, 1, 1],
+    ],
+    "int32",
+)
+
+# bits of a row's `code`
+BAD_LOSS, BAD_GRADIENT, BAD_STATE, SPIKE = 1, 2, 4, 8
+_OUTCOME_UNIT = 16  # code = bits + 16 * outcome
+
+
+@dataclasses.dataclass(frozen=True)
+class StepSpec:
+    """Everything a guarded step is compiled for; equal specs share a compiled step.
+
+    Attributes:
+        step_guard: `StepGuard`.
+        backoff: `policy.lr_scale.BackoffPolicy`, or `None` where no `AdaptiveLRBackoff` takes part.
+        rows: length of the ring, at least the number of steps in one execution.
+    """
+
+    step_guard: object
+    backoff: object = None
+    rows: int = 128
+
+    @property
+    def uses_window(self):
+        guard = self.step_guard
+        return guard.global_clipnorm == "adaptive" or guard.spike_zscore is not None or self.backoff is not None
+
+
+def initial(spec):
+    """name -> numpy array: the memory before the first step."""
+    memory = {
+        "counts": np.zeros(len(COUNTS), "int32"),
+        "levels": np.zeros(len(LEVELS), "float32"),
+        "ring": np.zeros((spec.rows, len(ROW)), "float32"),
+    }
+    if spec.uses_window:
+        memory["norms"] = np.zeros(spec.step_guard.window, "float32")
+    if spec.backoff is not None:
+        memory["lr_scale"] = np.ones((), "float32")
+        memory["lr_marks"] = np.array(lr_scale.initial_marks(spec.backoff), "int32")
+    return memory
+
+
+def epoch_begun(memory):
+    """The same memory with the counters of the epoch at zero; takes and gives numpy arrays."""
+    memory = {name: np.array(value) for name, value in memory.items()}
+    for name in ("epoch_accepted", "epoch_skipped"):
+        memory["counts"][COUNTS.index(name)] = 0
+    memory["levels"][LEVELS.index("epoch_norm")] = 0.0
+    return memory
+
+
+def counts(memory):
+    """name -> int, from numpy arrays."""
+    return dict(zip(COUNTS, map(int, memory["counts"])))
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One step as the guard saw it; `step` counts from 0."""
+
+    step: int
+    loss: float
+    grad_norm: float
+    learning_rate: float
+    loss_scale: float
+    outcome: str
+    reasons: tuple
+    replica: int | None
+
+
+def rows(memory, since=0):
+    """The steps from number `since` on that the ring still holds, oldest first."""
+    steps = counts(memory)["steps"]
+    size = len(memory["ring"])
+    return [_row(step, memory["ring"][step % size]) for step in range(max(since, steps - size, 0), steps)]
+
+
+def _row(step, values):
+    values = dict(zip(ROW, map(float, values)))
+    outcome, bits = divmod(int(values.pop("code")), _OUTCOME_UNIT)
+    named = ((BAD_LOSS, "loss"), (BAD_GRADIENT, "gradient"), (BAD_STATE, "state"), (SPIKE, "spike"))
+    replicas = int(values.pop("replicas"))
+    single = replicas > 0 and replicas & (replicas - 1) == 0
+    return Row(
+        step=step,
+        outcome=OUTCOMES[outcome],
+        reasons=tuple(name for bit, name in named if bits & bit),
+        replica=replicas.bit_length() - 1 if single else None,
+        **values,
+    )
+
+
+def code(bits, outcome):
+    """What `_row` takes apart."""
+    return bits + _OUTCOME_UNIT * outcome
