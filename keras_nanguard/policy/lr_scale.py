@@ -63,8 +63,7 @@ def advance(policy, scale, marks, step, bad, spike, lib):
     dropped = lib.logical_and(close, scale > policy.min_scale)
     last_event = lib.where(lib.logical_or(bad, spike), step, last_event)
     last_drop = lib.where(dropped, step, last_drop)
-    calm = step - lib.maximum(last_event, last_drop) >= policy.cooldown
-    grown = lib.where(calm, lib.minimum(scale * policy.growth, 1.0), scale)
+    grown = _grown(policy, scale, step - lib.maximum(last_event, last_drop), lib)
     scale = lib.where(dropped, lib.maximum(scale * policy.factor, policy.min_scale), grown)
     forgotten = lib.zeros_like(bads) + LONG_AGO
     marks = lib.concatenate(
@@ -77,6 +76,15 @@ def advance(policy, scale, marks, step, bad, spike, lib):
         ]
     )
     return scale, marks, dropped
+
+
+def calm(policy, scale, marks, step, lib):
+    """The scale after a step that was neither bad nor a spike; the marks stay."""
+    return _grown(policy, scale, step - lib.maximum(marks[0], marks[1]), lib)
+
+
+def _grown(policy, scale, since, lib):
+    return lib.where(since >= policy.cooldown, lib.minimum(scale * policy.growth, 1.0), scale)
 
 
 def _shifted(times, step, lib):

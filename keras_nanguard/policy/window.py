@@ -8,17 +8,17 @@ EARLY_FACTOR = 1e6  # until then the bound is this times the largest accepted no
 FACTOR = 1e3  # afterwards this times the largest norm in the window
 
 
-def adaptive_bound(norms, admitted, largest, lib):
+def adaptive_bound(norms, admitted, lib):
     """The norm above which a gradient is an outlier: Inf before anything was accepted.
 
     Args:
         norms: `(window,)` floats, accepted norms in any order, 0 where nothing was stored yet.
         admitted: int scalar, how many norms were stored in all.
-        largest: float scalar, the largest of them.
         lib: `numpy` or `keras.ops`.
     """
-    early = lib.where(largest > 0, largest * EARLY_FACTOR, float("inf"))
-    return lib.where(admitted < WARM_UP, early, lib.max(norms) * FACTOR)
+    largest = lib.max(norms)
+    bound = largest * lib.where(admitted < WARM_UP, EARLY_FACTOR, FACTOR)
+    return lib.where(largest > 0, bound, float("inf"))
 
 
 def robust_zscore(value, norms, admitted, lib):

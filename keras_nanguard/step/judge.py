@@ -22,7 +22,7 @@ class Seen:
     """What a step shows before its update. All scalars; losses and norms are float32, unscaled and reduced over replicas.
 
     Attributes:
-        loss: `None` where only the gradients can be judged.
+        loss: of the step; 0 where only the gradients can be judged.
         grad_norm: global L2 norm before clipping.
         gradients_finite, state_finite: bool; the state is what the forward pass wrote.
         learning_rate: with the backoff's scale.
@@ -48,8 +48,8 @@ class Verdict:
     Attributes:
         apply: bool scalar: run the optimizer's update.
         overflow: bool scalar: halve the loss scale instead.
-        clip_factor: float32 scalar, `None` where nothing may be clipped; meaningful where `clip` is true.
-        clip: bool scalar.
+        clip: bool scalar: with the gradients times `clip_factor`.
+        clip_factor: float32 scalar, `None` where nothing may be clipped.
         memory: the guard's memory after the step.
     """
 
@@ -60,22 +60,47 @@ class Verdict:
     memory: dict
 
 
-def judge(spec, memory, seen):
-    guard = spec.step_guard
-    count = {name: memory["counts"][k] for k, name in enumerate(layout.COUNTS)}
-    loss = ops.zeros((), "float32") if seen.loss is None else ops.cast(seen.loss, "float32")
-    norm = ops.cast(seen.grad_norm, "float32")
+def unremarkable(spec, memory, seen):
+    """Bool scalar: everything is finite and far from every bound, so that `accept` tells all there is to say.
 
-    loss_finite = ops.isfinite(loss)
+    The short way of nearly every step; `judge` gives the same memory, by more operations.
+    """
+    plain = ops.logical_and(ops.logical_and(ops.isfinite(seen.loss), seen.gradients_finite), seen.state_finite)
+    bound = clip_bound(spec, memory) if seen.may_clip else None
+    if bound is not None:
+        plain = ops.logical_and(plain, seen.grad_norm <= bound)
+    limits = [limit for limit in (spec.step_guard.spike_zscore, spec.backoff and spec.backoff.spike_zscore) if limit]
+    if limits:
+        plain = ops.logical_and(plain, _zscore(memory, seen) <= min(limits))
+    return plain
+
+
+def accept(spec, memory, seen):
+    """The memory after a step that is accepted and not clipped."""
+    admit = _admits(spec, seen.grad_norm)
+    add = layout.ADD[layout.ACCEPTED]
+    with_admission = add + (layout.ONE_ADMITTED if spec.uses_window else 0)
+    counts = memory["counts"] * layout.KEEP[layout.ACCEPTED]
+    new = {
+        "counts": counts + ops.where(admit, with_admission, add),
+        "epoch_norm": memory["epoch_norm"] + seen.grad_norm,
+        "ring": _recorded(memory, seen, layout.code(0, layout.ACCEPTED)),
+    }
+    if spec.uses_window:
+        new["norms"] = _with_norm(memory, seen.grad_norm, admit)
+    if spec.backoff is not None:
+        new["lr_scale"] = lr_scale.calm(spec.backoff, memory["lr_scale"], memory["lr_marks"], memory["counts"][0], ops)
+    return new
+
+
+def judge(spec, memory, seen):
+    """The whole verdict, on any step."""
+    guard = spec.step_guard
+    norm = ops.cast(seen.grad_norm, "float32")
+    loss_finite = ops.isfinite(seen.loss)
     finite = ops.logical_and(ops.logical_and(loss_finite, seen.state_finite), seen.gradients_finite)
-    overflow = _ordinary_overflow(count, seen, loss_finite)
-    spike = skip_spike = ops.zeros_like(finite)
-    if guard.spike_zscore is not None or spec.backoff is not None:
-        score = window.robust_zscore(norm, memory["norms"], count["admitted"], ops)
-        if guard.spike_zscore is not None:
-            skip_spike = ops.logical_and(finite, ops.logical_not(score <= guard.spike_zscore))
-        if spec.backoff is not None:
-            spike = ops.logical_and(finite, ops.logical_not(score <= spec.backoff.spike_zscore))
+    overflow = _ordinary_overflow(memory, seen, loss_finite)
+    skip_spike = _is_spike(guard.spike_zscore, memory, seen, finite)
     accepted = ops.logical_and(finite, ops.logical_not(skip_spike))
 
     bound = clip_bound(spec, memory) if seen.may_clip else None
@@ -95,25 +120,25 @@ def judge(spec, memory, seen):
         + ops.where(seen.state_finite, 0, layout.BAD_STATE)
         + ops.where(skip_spike, layout.SPIKE, 0)
     )
-    new = _remember(spec, memory, count, accepted, outcome, norm)
-    new["ring"] = _recorded(memory["ring"], count["steps"], loss, norm, seen, layout.code(bits, outcome))
+    # a norm too large for float32 is no reason to refuse a step, but nothing to compare others with
+    storable = ops.logical_and(accepted, ops.isfinite(norm))
+    admit = ops.logical_and(storable, _admits(spec, norm))
+    counts = memory["counts"] * ops.take(layout.KEEP, outcome, axis=0) + ops.take(layout.ADD, outcome, axis=0)
+    new = {
+        "counts": counts + ops.where(admit, layout.ONE_ADMITTED, 0),
+        "epoch_norm": ops.where(storable, memory["epoch_norm"] + norm, memory["epoch_norm"]),
+        "ring": _recorded(memory, seen, layout.code(bits, outcome)),
+    }
+    if spec.uses_window:
+        new["norms"] = _with_norm(memory, norm, admit)
     if spec.backoff is not None:
         bad = ops.equal(outcome, layout.SKIPPED)
+        spike = _is_spike(spec.backoff.spike_zscore, memory, seen, finite)
         new["lr_scale"], new["lr_marks"], _ = lr_scale.advance(
-            spec.backoff, memory["lr_scale"], memory["lr_marks"], count["steps"], bad, spike, ops
+            spec.backoff, memory["lr_scale"], memory["lr_marks"], memory["counts"][0], bad, spike, ops
         )
     apply = accepted if guard.skip_nonfinite else ops.logical_not(ops.logical_or(skip_spike, overflow))
     return Verdict(apply, overflow, clip, factor, new)
-
-
-def _ordinary_overflow(count, seen, loss_finite):
-    """Gradients that overflow under a loss scale above 1 while the loss is finite: how a loss scale finds its level."""
-    if seen.loss_scale is None:
-        return ops.zeros_like(loss_finite)
-    ordinary = ops.logical_and(loss_finite, seen.state_finite)
-    ordinary = ops.logical_and(ordinary, ops.logical_not(seen.gradients_finite))
-    ordinary = ops.logical_and(ordinary, seen.loss_scale > 1.0)
-    return ops.logical_and(ordinary, count["overflows_in_row"] < OVERFLOWS_IN_ROW)
 
 
 def clip_bound(spec, memory):
@@ -122,41 +147,58 @@ def clip_bound(spec, memory):
     if bound is None:
         return None
     if bound == "adaptive":
-        admitted = memory["counts"][layout.COUNTS.index("admitted")]
-        largest = memory["levels"][layout.LEVELS.index("largest_norm")]
-        return window.adaptive_bound(memory["norms"], admitted, largest, ops)
+        return window.adaptive_bound(memory["norms"], _count(memory, "admitted"), ops)
     return ops.convert_to_tensor(bound, "float32")
 
 
-def _remember(spec, memory, count, accepted, outcome, norm):
-    add, keep = ops.convert_to_tensor(layout.ADD), ops.convert_to_tensor(layout.KEEP)
-    counts = memory["counts"] * ops.take(keep, outcome, axis=0) + ops.take(add, outcome, axis=0)
-    epoch_norm, largest = memory["levels"][0], memory["levels"][1]
-    # a norm too large for float32 is no reason to skip, but nothing to compare others with
-    storable = ops.logical_and(accepted, ops.isfinite(norm))
-    mean = epoch_norm + (norm - epoch_norm) / ops.cast(count["epoch_accepted"] + 1, "float32")
-    new = {"levels": ops.stack([ops.where(storable, mean, epoch_norm), ops.where(storable, ops.maximum(largest, norm), largest)])}
-    if spec.uses_window:
-        # norms of exactly 0 (a hinge that is met, a batch without a gradient) say nothing about the size of the others
-        admit = ops.logical_and(storable, norm > 0)
-        place = ops.equal(ops.arange(spec.step_guard.window), ops.mod(count["admitted"], spec.step_guard.window))
-        new["norms"] = ops.where(ops.logical_and(place, admit), norm, memory["norms"])
-        last = ops.equal(ops.arange(len(layout.COUNTS)), layout.COUNTS.index("admitted"))
-        counts = counts + ops.cast(ops.logical_and(last, admit), "int32")
-    new["counts"] = counts
-    return new
+def _count(memory, name):
+    return memory["counts"][layout.COUNTS.index(name)]
 
 
-def _recorded(ring, step, loss, norm, seen, code):
+def _zscore(memory, seen):
+    return window.robust_zscore(seen.grad_norm, memory["norms"], _count(memory, "admitted"), ops)
+
+
+def _is_spike(limit, memory, seen, finite):
+    if limit is None:
+        return ops.zeros_like(finite)
+    return ops.logical_and(finite, ops.logical_not(_zscore(memory, seen) <= limit))
+
+
+def _ordinary_overflow(memory, seen, loss_finite):
+    """Gradients that overflow under a loss scale above 1 while the loss is finite: how a loss scale finds its level."""
+    if seen.loss_scale is None:
+        return ops.zeros_like(loss_finite)
+    ordinary = ops.logical_and(loss_finite, seen.state_finite)
+    ordinary = ops.logical_and(ordinary, ops.logical_not(seen.gradients_finite))
+    ordinary = ops.logical_and(ordinary, seen.loss_scale > 1.0)
+    return ops.logical_and(ordinary, _count(memory, "overflows_in_row") < OVERFLOWS_IN_ROW)
+
+
+def _admits(spec, norm):
+    """A norm of exactly 0 (a hinge that is met, a batch without a gradient) says nothing about the size of the others."""
+    return norm > 0 if spec.uses_window else ops.zeros_like(norm, "bool")
+
+
+def _with_norm(memory, norm, admit):
+    size = memory["norms"].shape[0]
+    place = ops.equal(ops.arange(size, dtype="int32"), ops.mod(_count(memory, "admitted"), size))
+    return ops.where(ops.logical_and(place, admit), norm, memory["norms"])
+
+
+def _recorded(memory, seen, code):
+    """The ring with one row more."""
     none = ops.zeros((), "float32")
     row = ops.stack(
         [
-            loss,
-            norm,
+            ops.cast(seen.loss, "float32"),
+            ops.cast(seen.grad_norm, "float32"),
             ops.cast(seen.learning_rate, "float32"),
             none if seen.loss_scale is None else ops.cast(seen.loss_scale, "float32"),
             ops.cast(code, "float32"),
             none if seen.replicas is None else ops.cast(seen.replicas, "float32"),
         ]
     )
-    return ops.slice_update(ring, (ops.mod(step, ring.shape[0]), 0), ops.expand_dims(row, 0))
+    size = memory["ring"].shape[0]
+    place = ops.equal(ops.arange(size, dtype="int32"), ops.mod(_count(memory, "steps"), size))
+    return ops.where(ops.expand_dims(place, 1), row, memory["ring"])

@@ -23,8 +23,6 @@ COUNTS = (
     "epoch_skipped",
     "admitted",  # norms stored in the window so far
 )
-# `levels`, float32
-LEVELS = ("epoch_norm", "largest_norm")
 # one row of `ring`, float32
 ROW = ("loss", "grad_norm", "learning_rate", "loss_scale", "code", "replicas")
 
@@ -52,6 +50,7 @@ KEEP = np.array(
     ],
     "int32",
 )
+ONE_ADMITTED = np.array([name == "admitted" for name in COUNTS], "int32")
 
 # bits of a row's `code`
 BAD_LOSS, BAD_GRADIENT, BAD_STATE, SPIKE = 1, 2, 4, 8
@@ -82,7 +81,7 @@ def initial(spec):
     """name -> numpy array: the memory before the first step."""
     memory = {
         "counts": np.zeros(len(COUNTS), "int32"),
-        "levels": np.zeros(len(LEVELS), "float32"),
+        "epoch_norm": np.zeros((), "float32"),  # sum of the accepted norms of the epoch
         "ring": np.zeros((spec.rows, len(ROW)), "float32"),
     }
     if spec.uses_window:
@@ -98,7 +97,7 @@ def epoch_begun(memory):
     memory = {name: np.array(value) for name, value in memory.items()}
     for name in ("epoch_accepted", "epoch_skipped"):
         memory["counts"][COUNTS.index(name)] = 0
-    memory["levels"][LEVELS.index("epoch_norm")] = 0.0
+    memory["epoch_norm"][...] = 0.0
     return memory
 
 

@@ -10,8 +10,10 @@ from . import strategy as distribution
 from .hooks import Hooks
 from .hooks import build
 from .update import Update
+from .update import branch
 from .update import guarded
-from .update import put_back_where_refused
+from .update import nothing
+from .update import put_back
 
 
 class _OneReduction(Hooks):
@@ -53,12 +55,13 @@ def apply_gradients(spec, memory, optimizer, grads, variables, loss, kept):
     with _OneReduction(optimizer) if across else contextlib.nullcontext():
         told = guarded(spec, memory, update, loss, numerics.all_finite(floats))
     if not across:
-        put_back_where_refused(told["applied"], [(variable, [value]) for variable, value in kept])
+        pairs = [(variable, [value]) for variable, value in kept]
+        branch(told["applied"], nothing, lambda: put_back(pairs))
     elif kept:
 
         def once(strategy, values):
             pairs = [(variable, distribution.local(strategy, value)) for (variable, _), value in zip(kept, values)]
-            put_back_where_refused(told["applied"], pairs)
+            branch(told["applied"], nothing, lambda: put_back(pairs))
 
         distribution.across(once, [value for _, value in kept])
     return told

@@ -2,48 +2,48 @@
 
 import tensorflow as tf
 
-from .update import branch
+EXTRAS = ("grad_norm", "skipped_steps", "learning_rate_scale")
 
 
-def of_step(model, memory, outcome, logs, across):
-    """`logs` with the guard's own keys, the values chosen by the verdict."""
-    none_accepted = tf.equal(outcome["epoch_accepted"], 0)
-    extras = {
-        "grad_norm": tf.where(none_accepted, float("nan"), outcome["epoch_norm"]),
-        "skipped_steps": tf.cast(outcome["epoch_skipped"], tf.float32),
-    }
-    if "learning_rate_scale" in outcome:
-        extras["learning_rate_scale"] = outcome["learning_rate_scale"]
-    if not isinstance(logs, dict):
-        return {**extras, "loss": logs}
-    return {**extras, **_chosen(model, memory, outcome["applied"], none_accepted, logs, across)}
+def extras(outcome):
+    """The guard's own keys."""
+    values = outcome["logs"]
+    return {name: values[place] for place, name in enumerate(EXTRAS[: values.shape[0]])}
 
 
-def _chosen(model, memory, applied, none_accepted, logs, across):
-    numbers = {k: tf.convert_to_tensor(v) for k, v in logs.items() if _is_number(v)}
-    others = {k: v for k, v in logs.items() if k not in numbers}
-    if not numbers:
-        return logs
-    from_metrics = set(logs) == set(model.get_metrics_result())
+class Choice:
+    """The two sets of logs between which the verdict decides.
 
-    def before():
-        if from_metrics:  # the metrics have been put back
-            return {k: _nan_where(none_accepted, tf.cast(v, numbers[k].dtype)) for k, v in model.get_metrics_result().items()}
-        if across:
-            return {k: _nan_where(True, v) for k, v in numbers.items()}
-        last = memory.last_logs(len(floats)).read_value()
-        kept = {k: tf.cast(last[place], numbers[k].dtype) for place, k in enumerate(floats)}
-        return {k: kept.get(k, v) for k, v in numbers.items()}
+    Attributes:
+        others: what is no number, the same either way.
+    """
 
-    def now():
-        if not from_metrics and not across:
-            memory.last_logs(len(floats)).assign(tf.stack([tf.cast(numbers[k], tf.float32) for k in floats]))
-        return numbers
+    def __init__(self, model, memory, outcome, logs, across):
+        logs = logs if isinstance(logs, dict) else {"loss": logs}
+        self._model, self._outcome = model, outcome
+        self._numbers = {k: tf.convert_to_tensor(v) for k, v in logs.items() if _is_number(v)}
+        self.others = {k: v for k, v in logs.items() if k not in self._numbers}
+        self._from_metrics = set(logs) == set(model.get_metrics_result())
+        self._floats = [k for k, v in self._numbers.items() if v.dtype.is_floating and v.shape.rank == 0]
+        remembers = self._floats and not self._from_metrics and not across
+        self._last = memory.last_logs(len(self._floats)) if remembers else None
 
-    floats = [k for k, v in numbers.items() if v.dtype.is_floating and v.shape.rank == 0]
-    if not from_metrics and not across:
-        memory.last_logs(len(floats))  # made outside of the branches
-    return {**others, **branch(applied, now, before)}
+    def now(self):
+        """Of an accepted step: its own."""
+        if self._last is not None:
+            self._last.assign(tf.stack([tf.cast(self._numbers[k], tf.float32) for k in self._floats]))
+        return self._numbers
+
+    def before(self):
+        """Of a refused step: the metrics, which have been put back, else the logs of the last accepted step."""
+        if self._from_metrics:
+            results = {k: tf.cast(v, self._numbers[k].dtype) for k, v in self._model.get_metrics_result().items()}
+            return {k: _nan_where(self._outcome["none_accepted"], v) for k, v in results.items()}
+        if self._last is None:
+            return {k: _nan_where(True, v) for k, v in self._numbers.items()}
+        last = self._last.read_value()
+        held = {k: tf.cast(last[place], self._numbers[k].dtype) for place, k in enumerate(self._floats)}
+        return {k: held.get(k, v) for k, v in self._numbers.items()}
 
 
 def _is_number(value):

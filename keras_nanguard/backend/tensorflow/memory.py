@@ -35,7 +35,7 @@ class Memory:
         self.assign(arrays)
 
     def begin_epoch(self):
-        self.write(layout.epoch_begun({name: self._variables[name].numpy() for name in ("counts", "levels")}))
+        self.write(layout.epoch_begun({name: self._variables[name].numpy() for name in ("counts", "epoch_norm")}))
         for name in self._scratch:
             if name != "added":
                 self._scratch[name].assign(tf.fill(self._scratch[name].shape, float("nan")))

@@ -10,17 +10,14 @@ def values_of(gradient):
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
-def sum_of_squares(gradient):
-    """Float32 scalar; one pass over the gradient and no temporary."""
-    return 2.0 * tf.nn.l2_loss(tf.cast(values_of(gradient), tf.float32))
-
-
-def global_norm(gradients):
-    """(norm, whether every gradient is finite), also where the squares overflow float32."""
+def global_norm(gradients, careful=True):
+    """(norm, whether every gradient is finite); `careful`: also where the squares overflow float32."""
     if not gradients:
         return tf.zeros(()), tf.constant(True)
     squared = 2.0 * tf.add_n([tf.nn.l2_loss(tf.cast(values_of(g), tf.float32)) for g in gradients])
     finite = tf.math.is_finite(squared)
+    if not careful:
+        return tf.sqrt(squared), finite
     return tf.cond(finite, lambda: (tf.sqrt(squared), finite), lambda: _norm_of_large(gradients))
 
 

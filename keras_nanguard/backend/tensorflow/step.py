@@ -11,8 +11,11 @@ from . import strategy as distribution
 from .hooks import OptimizerHooks
 from .hooks import build
 from .update import Update
+from .update import branch
 from .update import guarded
-from .update import put_back_where_refused
+from .update import nothing
+from .update import put_back
+from .update import rarely
 from .writes import Span
 from .writes import captured
 from .writes import written
@@ -90,10 +93,9 @@ class GuardedStep:
                 "with keras_nanguard.GradientGuard."
             )
         self._finish(run, logs)
-        self._put_back(run)
-        logs = told_logs.of_step(self.model, self.memory, run.outcome, logs, self._across)
+        logs = self._put_back(run, logs)
         run.kept = []
-        return logs
+        return {**told_logs.extras(run.outcome), **logs}
 
     def _candidates(self):
         """What is read before the step; in a graph the reads that nobody needs are pruned, and a read copies nothing."""
@@ -156,21 +158,34 @@ class GuardedStep:
             floats = [v for v in floats if any(captured(run.graph, part) in writes for part in numerics.components(v))]
         return numerics.all_finite([numerics.raw(v).read_value() for v in floats])
 
-    def _put_back(self, run):
-        """Assigns the kept values where the step was refused; what nothing wrote is left alone."""
+    def _put_back(self, run, logs):
+        """Assigns the kept values where the step was refused, and gives the logs that hold then."""
+        choice = told_logs.Choice(self.model, self.memory, run.outcome, logs, self._across)
         if not self._across:
-            kept = [(variable, [value]) for variable, value in run.kept]
-            self._put_back_where_refused(run, kept)
-            return
+            kept = self._of_written(run, [(variable, [value]) for variable, value in run.kept])
+
+            def refuse():
+                put_back(kept)
+                self._after_refusal(run)
+                return choice.before()
+
+            return {**choice.others, **branch(run.outcome["applied"], choice.now, rarely(refuse))}
 
         def once(strategy, values):
             kept = [(variable, distribution.local(strategy, value)) for (variable, _), value in zip(run.kept, values)]
-            self._put_back_where_refused(run, kept)
+            kept = self._of_written(run, kept)
+
+            def refuse():
+                put_back(kept)
+                self._after_refusal(run)
+
+            branch(run.outcome["applied"], nothing, refuse)
 
         distribution.across(once, [value for _, value in run.kept])
+        return {**choice.others, **branch(run.outcome["applied"], choice.now, choice.before)}
 
-    def _put_back_where_refused(self, run, kept):
-        put_back_where_refused(run.outcome["applied"], self._of_written(run, kept))
+    def _after_refusal(self, run):
+        pass
 
     def _of_written(self, run, kept):
         if run.graph is None:

@@ -8,7 +8,9 @@ import tensorflow as tf
 from ...state import leaf_optimizers
 from ...step import memory as layout
 from ...step.judge import Seen
+from ...step.judge import accept as accept_plain
 from ...step.judge import judge
+from ...step.judge import unremarkable
 from . import numerics
 from . import strategy as distribution
 
@@ -81,13 +83,23 @@ def branch(condition, if_true, if_false):
     return tf.cond(condition, if_true, if_false)
 
 
+def rarely(function):
+    """`function`, kept out of the graph that every step walks through: a call of its own."""
+    if tf.executing_eagerly():
+        return function
+    return lambda: tf.function(function, autograph=False, experimental_attributes={"_noinline": True})()
+
+
 def nothing():
     return None
 
 
-def look(update, loss, state_finite, replicas=None):
-    """`Seen` of an update: the norm of the unscaled gradients, and whether they survive the optimizer's own clip."""
-    norm, finite = numerics.global_norm(update.present)
+def look(update, loss, state_finite, careful=True, replicas=None):
+    """`Seen` of an update: the norm of the unscaled gradients, and whether they survive the optimizer's own clip.
+
+    Not `careful`: gradients whose squares overflow float32 count as not finite.
+    """
+    norm, finite = numerics.global_norm(update.present, careful)
     scale = update.loss_scale
     divisor = scale if scale is not None else fixed_scale(update.optimizer)
     if divisor is not None:
@@ -156,43 +168,52 @@ def carry_out(update, verdict):
         branch(verdict.overflow, lambda: lower_loss_scale(update.optimizer), nothing)
 
 
-def put_back_where_refused(applied, kept):
+def put_back(kept):
     """Assigns kept values, one per replica: a list of (variable, values). Called once for all replicas."""
-
-    def put_back():
-        for variable, values in kept:
-            for part, value in zip(numerics.components(variable), values):
-                part.assign(value)
-
-    branch(applied, nothing, put_back)
+    for variable, values in kept:
+        for part, value in zip(numerics.components(variable), values):
+            part.assign(value)
 
 
 def guarded(spec, memory, update, loss, state_finite):
-    """Judges and carries out an update; returns the `outcome`. Called in each replica where there are several."""
+    """Judges and carries out an update; returns what became of it. Called in each replica where there are several."""
     if distribution.replicas() > 1:
         return _guarded_across_replicas(spec, memory, update, loss, state_finite)
-    seen = look(update, loss, state_finite)
-    verdict = judge(spec, memory.tensors(), seen)
-    carry_out(update, verdict)
-    memory.assign(verdict.memory)
-    return outcome(verdict, seen)
+    before = memory.tensors()
+    seen = look(update, loss, state_finite, careful=False)
+
+    def accept():
+        update.run(update.grads)
+        after = accept_plain(spec, before, seen)
+        memory.assign(after)
+        return outcome(seen, {**before, **after}, tf.constant(True))
+
+    def examine():
+        seen = look(update, loss, state_finite)
+        verdict = judge(spec, before, seen)
+        carry_out(update, verdict)
+        memory.assign(verdict.memory)
+        return outcome(seen, {**before, **verdict.memory}, verdict.apply, verdict.overflow)
+
+    return branch(unremarkable(spec, before, seen), accept, rarely(examine))
 
 
-def outcome(verdict, seen):
+def outcome(seen, memory, applied, overflow=None):
     """What the rest of the step and its caller want to know; tensors."""
-    count = {name: verdict.memory["counts"][k] for k, name in enumerate(layout.COUNTS)}
-    told = {
-        "applied": verdict.apply,
-        "overflow": verdict.overflow,
+    count = {name: memory["counts"][k] for k, name in enumerate(layout.COUNTS)}
+    accepted = tf.cast(count["epoch_accepted"], tf.float32)
+    mean = tf.where(accepted > 0, memory["epoch_norm"] / tf.maximum(accepted, 1.0), float("nan"))
+    logs = [mean, tf.cast(count["epoch_skipped"], tf.float32)]
+    if "lr_scale" in memory:
+        logs.append(memory["lr_scale"])
+    return {
+        "applied": applied,
+        "overflow": tf.constant(False) if overflow is None else overflow,
+        "none_accepted": tf.equal(count["epoch_accepted"], 0),
         "loss": seen.loss,
         "grad_norm": seen.grad_norm,
-        "epoch_norm": verdict.memory["levels"][0],
-        "epoch_accepted": count["epoch_accepted"],
-        "epoch_skipped": count["epoch_skipped"],
+        "logs": tf.stack(logs),
     }
-    if "lr_scale" in verdict.memory:
-        told["learning_rate_scale"] = verdict.memory["lr_scale"]
-    return told
 
 
 def _guarded_across_replicas(spec, memory, update, loss, state_finite):
@@ -228,7 +249,7 @@ def _guarded_across_replicas(spec, memory, update, loss, state_finite):
         if first.loss_scale is not None:
             branch(verdict.overflow, lambda: lower_loss_scale(update.optimizer), nothing)
         memory.assign(verdict.memory)
-        return outcome(verdict, seen)
+        return outcome(seen, verdict.memory, verdict.apply, verdict.overflow)
 
     return distribution.across(decide, summed, total, own, loss, state_finite)
 

@@ -90,10 +90,9 @@ class WholeStateStep(GuardedStep):
         )
         verdict = judge(self.spec, self.memory.tensors(), seen)
         self.memory.assign(verdict.memory)
-        return outcome(verdict, seen)
+        return outcome(seen, verdict.memory, verdict.apply, verdict.overflow)
 
-    def _put_back_where_refused(self, run, kept):
-        super()._put_back_where_refused(run, kept)
+    def _after_refusal(self, run):
         if self._scaled is not None:
             branch(run.outcome["overflow"], lambda: lower_loss_scale(self._scaled), nothing)
 
