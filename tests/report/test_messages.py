@@ -88,6 +88,8 @@ def test_lines_are_ascii_and_one_line_each():
     screen.skip(message="layer d\u00e9ns\n\x1b[2J")
     assert screen.lines[0].isascii() and screen.lines[0].isprintable()
     assert screen.lines[0].endswith(r"layer d\xe9ns \x1b[2J")
+    screen.messenger.say_once("key", "variable d\u00e9ns\nis not finite")
+    assert screen.lines[1] == r"nanguard: variable d\xe9ns is not finite"
 
 
 def test_it_prints_by_default(capsys):

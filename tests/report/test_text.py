@@ -29,7 +29,8 @@ def test_any_report_is_ascii_of_at_most_100_columns(made):
 def test_a_healthy_run():
     assert headline(steps=480) == "healthy: 480 steps, none skipped."
     assert headline(steps=1, clipped=1) == "healthy: 1 step, none skipped, 1 step clipped."
-    assert headline(steps=9, notes=["x"], backoffs=2) == "healthy: 9 steps, none skipped, learning rate lowered 2 times; 1 note below."
+    lowered = headline(steps=9, notes=["x"], backoffs=2)
+    assert lowered == "healthy: 9 steps, none skipped, learning rate lowered 2 times; 1 note below."
     assert "incidents: none" in report_text(report(steps=480)).splitlines()
 
 
@@ -58,7 +59,8 @@ def test_a_stopped_run_says_where_why_and_what_is_left():
 
 
 def test_a_run_that_was_ended_otherwise():
-    assert headline("raised", [stop("update")], steps=44).startswith("raised an error at epoch 2, batch 3 (step 43) with the last")
+    raised = headline("raised", [stop("update")], steps=44)
+    assert raised.startswith("raised an error at epoch 2, batch 3 (step 43) with the last good weights because the update")
     assert headline("raised", steps=44) == "ended by an exception: 44 steps, none skipped before it."
     assert headline("interrupted", steps=44, skipped=1) == "interrupted: 1 of 44 steps skipped before that."
     assert headline("running") == "running: no step so far."
