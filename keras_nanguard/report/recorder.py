@@ -92,6 +92,10 @@ class Recorder:
         self._outcome = values.one_of("outcome", outcome, RUN_OUTCOMES)
         self._took = None if outcome == "running" else self._clock() - self._began
 
+    def now(self) -> float:
+        """Seconds since the run began."""
+        return self._clock() - self._began
+
     def build(self) -> RunReport:
         """The report as things stand: an independent copy that later events do not change."""
         return RunReport(

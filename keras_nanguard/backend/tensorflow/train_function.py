@@ -14,7 +14,7 @@ class GuardedFunction:
     """See `keras_nanguard.backend`."""
 
     def __init__(self, model, train_step, make, spec):
-        self.memory = Memory(spec)
+        self.spec, self.memory = spec, Memory(spec)
         self.calls = 0
         self.before_first_update = None
         self._model, self._make = model, make
