@@ -1,0 +1,23 @@
+"""For all tests: the backend that was asked for is the one that is tested."""
+
+import os
+
+import pytest
+from hypothesis import settings
+
+# Before anything imports keras; with no choice made, a keras.json of the machine's must not make one.
+_ASKED = os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+# The first example traces a graph and takes seconds.
+settings.register_profile("keras_nanguard", deadline=None)
+settings.load_profile("keras_nanguard")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def the_backend_asked_for_is_active():
+    import keras
+
+    active = keras.config.backend()
+    if active != _ASKED:
+        pytest.exit(f"KERAS_BACKEND={_ASKED} was asked for and Keras runs on {active!r}: nothing was tested.", returncode=3)
