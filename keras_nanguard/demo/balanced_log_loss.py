@@ -45,9 +45,10 @@ def task(batch_size, learning_rate, epochs, steps_per_epoch):
     """The task of one setting."""
     (x, y), (held_x, held_y) = load()
 
-    def score(model):
-        p = ops.convert_to_numpy(model(held_x, training=False))
-        return float(BalancedBinaryCrossentropy()(held_y, p)), float(np.mean((p > 0.5) == (held_y == 1)))
+    def score(model, held_out):
+        inputs, labels = (held_x, held_y) if held_out else (x, y)
+        p = model(inputs, training=False)
+        return float(BalancedBinaryCrossentropy()(labels, p)), np.mean((ops.convert_to_numpy(p) > 0.5) == (labels == 1))
 
     return Task(make_model, Batches(x, y, batch_size), score, learning_rate, epochs, steps_per_epoch)
 
@@ -59,7 +60,7 @@ def scattered():
 
 def saturated():
     """All rows in each batch, and enough steps for a prediction to reach 1.0 exactly."""
-    return task(batch_size=455, learning_rate=1e-2, epochs=20, steps_per_epoch=10)
+    return task(batch_size=455, learning_rate=1e-2, epochs=12, steps_per_epoch=10)
 
 
 def absent_class(setting, step, model):
@@ -73,9 +74,10 @@ def exact_ones(setting, step, model):
     """How many predictions for the batch of a step are 1.0 exactly."""
     x, y = setting.batches.at(step)
     p = ops.convert_to_numpy(model(x, training=False))
+    ones, right = np.sum(p == 1), np.sum((p == 1) & (y == 1))
     return (
-        f"{int(np.sum(p == 1))} of {len(p)} predictions are exactly 1.0 in float32 (and "
-        f"{int(np.sum((p == 1) & (y == 1)))} of those are right), so log(1 - p) is -Inf and (1 - y) * log(1 - p) is NaN"
+        f"predictions that are exactly 1.0 in float32: {ones} of {len(p)}, {right} of them right; there log(1 - p) is "
+        "-Inf, and (1 - y) * log(1 - p) is NaN where it should be 0"
     )
 
 
@@ -100,8 +102,8 @@ def run(say):
 _LOSS = """loss = sum(-1/n1 * y * log(p)) + sum(-1/n0 * (1 - y) * log(1 - p)), with p clipped to [1e-10, 1 - 1e-10] and
 n1, n0 counted in the batch."""
 
-_SCATTERED = """Setting 1, scattered: batches of 8 in which a class is missing now and then. Its weight is 1/0, and the NaN is
-in every weight one update later. Under the guard that update never happened."""
+_SCATTERED = """Setting 1, scattered: batches of 8 in which a class is missing now and then. Its weight is 1/0, and
+the NaN is in every weight one update later. Under the guard that update never happened."""
 
 _SATURATED = """Setting 2, saturated: all rows in each batch. In float32 1 - 1e-10 is 1, so the clip does nothing for a
 prediction that reaches 1.0: log(1 - p) is -Inf, and 0 * -Inf is NaN even where the prediction is right."""

@@ -55,11 +55,12 @@ def task():
     """Batches of three patches: some hold background only."""
     (x, y), (held_x, held_y) = load()
 
-    def score(model):
-        p = ops.convert_to_numpy(model(held_x, training=False))
-        agree = float(np.mean(p.argmax(-1) == held_y))
+    def score(model, held_out):
+        inputs, labels = (held_x, held_y) if held_out else (x, y)
+        p = model(inputs, training=False)
+        agree = np.mean(ops.convert_to_numpy(p).argmax(-1) == labels)
         # The loss leaves open which channel stands for which class.
-        return float(ClassCenterDistance(MARGIN)(held_y, p)), max(agree, 1 - agree)
+        return float(ClassCenterDistance(MARGIN)(labels, p)), max(agree, 1 - agree)
 
     return Task(make_model, Batches(x, y, 3), score, learning_rate=1e-3, epochs=4, steps_per_epoch=108)
 
@@ -83,6 +84,7 @@ def run(say):
     return {("one-class", "fit"): tell(setting, in_fit, losses, absent_class, door, say)}
 
 
-_INTRO = """loss = max({margin} - distance(mean softmax over class 0, mean softmax over class 1), 0). {patches} patches of
-{size} x {size} pixels to train on, {one_class} of them of one class only; in a batch of such patches one of the two means is
-a mean of nothing, 0/0. (The loss leaves open which channel is which class; the accuracy takes the better naming.)"""
+_INTRO = """loss = max({margin} - distance(mean softmax over class 0, mean softmax over class 1), 0). {patches}
+patches of {size} x {size} pixels to train on, {one_class} of them of one class only; in a batch of such patches
+one of the two means is a mean of nothing, 0/0. (The loss leaves open which channel is which class; the accuracy takes the
+better naming.)"""

@@ -3,6 +3,7 @@
 import math
 
 from . import text
+from .training import MAX_CONSECUTIVE_SKIPS
 
 _COLUMNS = ("without guard", "with guard", "sound loss")
 
@@ -36,7 +37,7 @@ def tell(task, train, losses, why, door, say):
 
 
 def _by_epoch(outcomes):
-    plain, guarded, sound = outcomes
+    _, guarded, sound = outcomes
     epochs = _spread(range(len(sound.losses)), 8)
     last = len(guarded.losses) - 1
     epochs = sorted({*epochs, last})
@@ -78,8 +79,8 @@ def _notes(outcomes, why):
     plain, guarded, _ = outcomes
     if plain.first_bad is not None:
         yield (
-            f"Without guard: the loss is not finite at step {plain.first_bad}; after that update "
-            f"{len(plain.bad_variables)} of {plain.variables} variables of the model hold NaN, and no later batch mends them."
+            f"Without guard: the loss is not finite at step {plain.first_bad}, and no later batch mends that: in the end "
+            f"{len(plain.bad_variables)} of {plain.variables} variables of the model hold NaN."
         )
     for step in _one_per_reason(guarded.skipped, why):
         yield f"With guard, step {step}: {why(step)}."
@@ -88,9 +89,11 @@ def _notes(outcomes, why):
     headline = str(guarded.report).split("\ntotals:")[0]
     yield f"The report of the guarded run: {headline}"
     if guarded.stopped is not None:
+        if not guarded.per_epoch:
+            yield f"The loop gives up after {MAX_CONSECUTIVE_SKIPS} refused steps in a row, with the last good weights."
         yield (
-            "A prediction that has saturated stays saturated: the model does not change while its steps are refused, so "
-            "skipping on and going back cannot help. The remedy is the loss."
+            "A prediction that has saturated stays saturated: the model does not change while its steps are refused, "
+            "so that skipping on and going back cannot help. The remedy is the loss."
         )
 
 
@@ -109,13 +112,15 @@ def _summary(outcomes):
         row("steps", lambda run: run.steps),
         row("steps skipped", lambda run: len(run.skipped)),
         row("variables with NaN", lambda run: f"{len(run.bad_variables)} of {run.variables}"),
-        row("loss, held out", lambda run: text.number(run.loss)),
-        row("accuracy, held out", lambda run: f"{100 * run.accuracy:.1f}%"),
+        row("loss, training data", lambda run: text.number(run.trained[0])),
+        row("loss, held-out data", lambda run: text.number(run.held_out[0])),
+        row("accuracy, training data", lambda run: f"{100 * run.trained[1]:.1f}%"),
+        row("accuracy, held-out data", lambda run: f"{100 * run.held_out[1]:.1f}%"),
         row("how it ended", _verdict),
     ]
 
 
 def _verdict(run):
-    if run.bad_variables or not math.isfinite(run.loss):
+    if run.bad_variables or not math.isfinite(run.trained[0]):
         return "lost"
     return "stopped, weights good" if run.stopped is not None else "trained on"

@@ -18,10 +18,7 @@ def table(header, rows):
     """Columns as wide as their widest cell; the first is set flush left, the others flush right."""
     cells = [[str(cell) for cell in row] for row in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = [
-        "  ".join(cell.rjust(width) if at else cell.ljust(width) for at, (cell, width) in enumerate(zip(row, widths, strict=True)))
-        for row in cells
-    ]
+    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in cells]
     lines.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join("  " + line.rstrip() for line in lines)
 

@@ -47,7 +47,8 @@ class Task:
     Attributes:
         make_model: function that gives the model, with the same weights each time.
         batches: `Batches`.
-        score: function of a model that gives `(loss, accuracy)` on the data that was held out.
+        score: function of a model and of whether to use the data that was held out, that gives `(loss, accuracy)` by
+            the sound loss.
         learning_rate: float, of Adam.
         epochs, steps_per_epoch: ints.
     """
@@ -72,7 +73,7 @@ class Outcome:
         stopped: the step at which the guard ended the run, or `None`.
         per_epoch: in `fit`, how many steps of each epoch were skipped.
         variables, bad_variables: how many the model has, and the names of those that are not finite at the end.
-        loss, accuracy: on the data that was held out, at the end.
+        trained, held_out: `(loss, accuracy)` at the end, on the data of the training and on the data held out.
         model: the model at the end.
         report: the `RunReport` of a guarded run, else `None`.
     """
@@ -85,8 +86,8 @@ class Outcome:
     per_epoch: list
     variables: int
     bad_variables: list
-    loss: float
-    accuracy: float
+    trained: tuple
+    held_out: tuple
     model: Any
     report: Any = None
 
@@ -168,8 +169,12 @@ def in_loop(task, loss_fn, guarded=False):
 
 
 def _outcome(task, model, **parts):
-    bad = [variable_name(v) for v in model.variables if not np.all(np.isfinite(keras.ops.convert_to_numpy(v)))]
-    loss, accuracy = task.score(model)
+    bad = [variable_name(v) for v in model.variables if not np.all(np.isfinite(v.numpy()))]
     return Outcome(
-        variables=len(model.variables), bad_variables=bad, loss=loss, accuracy=accuracy, model=model, **parts
+        variables=len(model.variables),
+        bad_variables=bad,
+        trained=task.score(model, held_out=False),
+        held_out=task.score(model, held_out=True),
+        model=model,
+        **parts,
     )
