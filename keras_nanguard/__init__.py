@@ -4,6 +4,7 @@ The public names are imported when they are first used, so that `import keras_na
 """
 
 import importlib
+import sys
 
 __version__ = "0.1.0"
 
@@ -30,6 +31,10 @@ def __getattr__(name):
     value = module if name == "losses" else getattr(module, name)
     globals()[name] = value
     return value
+
+
+if "keras" in sys.modules:  # a saved SafeModel can be loaded as soon as both are imported
+    importlib.import_module(".step.safe_model", __name__)
 
 
 def __dir__():

@@ -16,6 +16,7 @@ from .errors import NonFiniteTrainingError
 from .snapshots import training_state
 from .state import leaf_optimizers
 from .state import optimizers_of
+from .state import variable_name
 from .step.memory import StepSpec
 from .step.memory import initial
 from .step.step_guard import StepGuard
@@ -72,15 +73,41 @@ class ModelGuard:
         spec = session.begin()
         model.train_function = _Guarded(session.wrapped(self.function(spec)))
 
+    def make_safe_train_function(self, force):
+        """`make_train_function` of a model that is guarded by itself: armed in `fit`, else for `train_on_batch`."""
+        session, self.armed = self.armed, None
+        if session is not None and session.is_of_this_fit():
+            self.install(session)
+            return
+        model = self.model
+        if isinstance(model.train_function, _Batchwise) and self._config is model._compile_config and not force:
+            return
+        model.train_function = _Batchwise(model, self.function(StepSpec(model.step_guard)))
+
+    def guarded_step(self):
+        """The guarded form of `model.train_step(data)`, for a call outside of Keras' loops."""
+        model = self.model
+        self._forget_other_configurations()
+        key = "train_step", model.jit_compile, model.run_eagerly
+        if key not in self._functions:
+            spec = StepSpec(model.step_guard)
+            seam = backend.active()
+            self._functions[key] = seam.guarded_step(model, own_train_step(model), spec, seam.Memory(spec))
+        return self._functions[key]
+
     def function(self, spec):
         """The guarded train function for a spec; traced once per compiled configuration."""
         model = self.model
-        if self._config is not model._compile_config:
-            self._functions, self._config = {}, model._compile_config
+        self._forget_other_configurations()
         key = (spec, model.jit_compile, model.run_eagerly, model.steps_per_execution)
         if key not in self._functions:
             self._functions[key] = backend.active().GuardedFunction(model, own_train_step(model), self._make, spec)
         return self._functions[key]
+
+    def _forget_other_configurations(self):
+        config = self.model._compile_config
+        if self._config is not config:
+            self._functions, self._config = {}, config
 
     def _make(self, step):
         """Keras' own train function, made of `step`."""
@@ -104,6 +131,65 @@ class _Guarded:
 
     def __call__(self, iterator):
         return self._function(iterator)
+
+
+class _Batchwise:
+    """The guarded train function outside of `fit`: Keras' own results, nothing more, and a look at the state after each batch."""
+
+    def __init__(self, model, function):
+        self._function, self._state = function, StateWatch(model)
+
+    def __call__(self, iterator):
+        self._state.begin()
+        self._function.memory.begin_epoch()
+        logs = self._function(iterator)
+        if not self._state.finite():
+            self._state.refuse()
+        return {name: value for name, value in logs.items() if name not in self._function.added}
+
+
+class StateWatch:
+    """Whether the training state is finite; what was not from the start is known and not looked at."""
+
+    def __init__(self, model):
+        self._model, self._check, self.known = model, None, set()
+
+    def begin(self):
+        """Before the first step, where the variables exist already. Returns the names of those that are not finite."""
+        if self._check is not None or not (self._model.built and self._model.optimizer.built):
+            return []
+        self._look_at(self._variables())
+        if self._check():
+            return []
+        names = self._check.names()
+        self.known = set(names)
+        self._look_at([v for v in self._variables() if variable_name(v) not in self.known])
+        return names
+
+    def _variables(self):
+        return training_state(self._model)
+
+    def _look_at(self, variables):
+        self._check = backend.active().StateCheck(variables)
+
+    def finite(self):
+        if self._check is None:
+            self._look_at(self._variables())
+        return self._check()
+
+    def names(self):
+        return self._check.names()
+
+    def refuse(self, report=None):
+        """Raised where nothing is kept to go back to."""
+        names = self.names()
+        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        raise NonFiniteTrainingError(
+            f"Finite gradients were turned into values that are not finite by the optimizer's update: {shown}. No copy was kept. "
+            "Lower the learning rate (or look for an infinite schedule, or an epsilon that is 0 in float16), and add "
+            "keras_nanguard.NanGuardCallback() to the callbacks of fit: it keeps the last good weights and puts them back.",
+            report,
+        )
 
 
 def own_train_step(model):
@@ -139,7 +225,7 @@ class FitSession:
         self.model, self._list = model, callback_list
         self._history = getattr(model, "history", None)
         self.members = []
-        self.function = self.check = None
+        self.function, self.state = None, StateWatch(model)
         self._checks_each = False
 
     @classmethod
@@ -207,7 +293,7 @@ class FitSession:
             except BaseException as error:
                 self.driver.on_fit_error(error)
                 raise
-            if self._checks_each and not self.state_finite():
+            if self._checks_each and not self.state.finite():
                 self.driver.on_bad_state()
             return logs
 
@@ -218,28 +304,19 @@ class FitSession:
         own = step_guard_of(self.model)
         return own if own is not None else StepGuard()
 
-    def ready(self):
-        """Whether everything that the step changes exists already."""
-        return self.model.built and self.model.optimizer.built
-
-    def state_finite(self):
-        if self.check is None:
-            self.watch()
-        return self.check()
-
-    def watch(self, known=()):
-        """Sets what the check of the state looks at: all of it but what is known not to be finite from the start."""
-        self.check = backend.active().StateCheck([v for v in training_state(self.model) if id(v) not in known])
-
     def end(self):
         ModelGuard.of(self.model).disarm()
 
 
 def check_clipnorm(guard, model):
     """A number in both places is an error."""
+    check_clipnorm_of(guard, optimizers_of(model))
+
+
+def check_clipnorm_of(guard, optimizers):
     if not isinstance(guard.global_clipnorm, float):
         return
-    for optimizer in optimizers_of(model):
+    for optimizer in optimizers:
         for leaf in leaf_optimizers(optimizer):
             for name in ("clipnorm", "clipvalue", "global_clipnorm"):
                 if getattr(leaf, name):
@@ -248,18 +325,6 @@ def check_clipnorm(guard, model):
                         f"{type(leaf).__name__}({name}={getattr(leaf, name)}). Give the number in one place: leave {name} out of the "
                         'optimizer, or use StepGuard(global_clipnorm="adaptive") or None.'
                     )
-
-
-def refuse_bad_state(session, report=None):
-    """Raised where nothing is kept to go back to."""
-    names = session.check.names()
-    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    raise NonFiniteTrainingError(
-        f"Finite gradients were turned into values that are not finite by the optimizer's update: {shown}. No copy was kept. "
-        "Lower the learning rate (or look for an infinite schedule, or an epsilon that is 0 in float16), and add "
-        "keras_nanguard.NanGuardCallback() to the callbacks of fit: it keeps the last good weights and puts them back.",
-        report,
-    )
 
 
 def _enclosing_list(callback):

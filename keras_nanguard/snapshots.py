@@ -14,14 +14,14 @@ class Snapshot:
 
     Args:
         model: a built, compiled model.
-        known: ids of variables that were not finite from the start and are not expected to be.
+        known: names of variables that were not finite from the start and are not expected to be.
     """
 
     def __init__(self, model, known=()):
         self._model = model
         self._kept = [(v, np.array(keras.ops.convert_to_numpy(v))) for v in training_state(model)]
         self.bad = [
-            state.variable_name(v) for v, value in self._kept if id(v) not in known and is_float(v) and not np.isfinite(value).all()
+            state.variable_name(v) for v, value in self._kept if state.variable_name(v) not in known and _is_float(v) and not np.isfinite(value).all()
         ]
 
     @property
@@ -42,5 +42,5 @@ def training_state(model):
     return [v for v in state.forward_state(model) + state.optimizer_state(model) if id(v) not in left_out]
 
 
-def is_float(variable):
+def _is_float(variable):
     return "float" in keras.backend.standardize_dtype(variable.dtype)

@@ -3,7 +3,6 @@
 import keras
 
 from ..guarding import FitSession
-from ..guarding import refuse_bad_state
 
 
 class GuardingCallback(keras.callbacks.Callback):
@@ -38,6 +37,10 @@ class GuardingCallback(keras.callbacks.Callback):
         super().set_model(model)
         self.session = FitSession.join(model, self)
 
+    def on_train_begin(self, logs=None):
+        if self.drives and self.session.function is not None:
+            self.session.state.begin()
+
     def on_epoch_begin(self, epoch, logs=None):
         if self.drives:
             self.session.function.memory.begin_epoch()
@@ -70,12 +73,12 @@ class GuardingCallback(keras.callbacks.Callback):
 
     def look_at_state(self):
         """Between the last batch of an epoch and whatever saves or validates."""
-        if not self.session.state_finite():
+        if not self.session.state.finite():
             self.on_bad_state()
 
     def on_bad_state(self):
         """The update made non-finite values of finite gradients."""
-        refuse_bad_state(self.session)
+        self.session.state.refuse()
 
     def on_fit_error(self, error):
         """The train function raised."""

@@ -5,8 +5,6 @@ import numbers
 import os
 import weakref
 
-import numpy as np
-
 from ..errors import NonFiniteTrainingError
 from ..guarding import step_guard_of
 from ..policy import ladder
@@ -15,8 +13,6 @@ from ..report import Recorder
 from ..report import StepRecord
 from ..report import write_report
 from ..snapshots import Snapshot
-from ..snapshots import is_float
-from ..snapshots import training_state
 from ..step import memory as layout
 from ..step.step_guard import StepGuard
 from ..step.step_guard import step_guard_or_error
@@ -100,7 +96,6 @@ class NanGuardCallback(GuardingCallback):
     def _begin(self):
         self._ladder = ladder.LadderState()
         self._snapshot = None
-        self._known = set()  # ids of variables that were not finite from the start
         self._epoch, self._epoch_begin, self._examined = 0, 0, 0
         self._skipped_seen = 0.0
         self._written = -math.inf
@@ -134,7 +129,7 @@ class NanGuardCallback(GuardingCallback):
         self._messenger = Messenger(verbose=self.params.get("verbose", 0) if self.params else 0)
         if self.report_path is not None:
             weakref.finalize(self, _write_unfinished, self._recorder, self.report_path)
-        if self.session.ready():
+        if self.model.built and self.model.optimizer.built:
             self._first_snapshot()
         else:
             function.before_first_update = self._first_snapshot
@@ -156,7 +151,7 @@ class NanGuardCallback(GuardingCallback):
         super().on_epoch_end(epoch, logs)
         self._mention(epoch, logs or {})
         if not self._ladder.stopped:
-            snapshot = Snapshot(self.model, self._known)
+            snapshot = Snapshot(self.model, self.session.state.known)
             if snapshot.finite:
                 self._snapshot = snapshot
         self._write()
@@ -180,16 +175,11 @@ class NanGuardCallback(GuardingCallback):
     # -- what is seen, decided and done
 
     def _first_snapshot(self):
-        snapshot = Snapshot(self.model)
-        self.session.watch()
-        if not snapshot.finite:
-            self._known = {
-                id(v) for v in training_state(self.model) if is_float(v) and not np.isfinite(np.asarray(v)).all()
-            }
-            names = ", ".join(snapshot.bad[:5]) + (f" and {len(snapshot.bad) - 5} more" if len(snapshot.bad) > 5 else "")
-            self._tell(action="mention", reason="initial_state", message=f"Not finite before the first step: {names}.")
-            self.session.watch(self._known)
-        self._snapshot = snapshot
+        names = self.session.state.begin()
+        if names:
+            shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+            self._tell(action="mention", reason="initial_state", message=f"Not finite before the first step: {shown}.")
+        self._snapshot = Snapshot(self.model, self.session.state.known)
 
     def _collect(self):
         """Reads the guard's memory into the record; returns the steps that are new."""
@@ -215,7 +205,7 @@ class NanGuardCallback(GuardingCallback):
             scale_overflows=counts["overflows"],
             backoffs=backoffs,
         )
-        self._recorder.set_steps([_record(row) for row in layout.rows(memory)])
+        self._recorder.set_steps([StepRecord.from_row(row) for row in layout.rows(memory)])
         return new, counts
 
     def _place(self, step):
@@ -225,7 +215,7 @@ class NanGuardCallback(GuardingCallback):
         new, counts = self._collect()
         for row in new:
             if row.outcome in ("skipped", "passed"):
-                state_finite = self.session.state_finite()
+                state_finite = self.session.state.finite()
                 seen = ladder.Observation(counts["skips_in_row"], row.reasons[0], state_finite)
                 self._act(seen, step=row.step)
 
@@ -237,7 +227,7 @@ class NanGuardCallback(GuardingCallback):
             return
         message = ""
         if decision.restore:
-            message = f"Not finite after the update: {', '.join(self.session.check.names()[:5])}. "
+            message = f"Not finite after the update: {', '.join(self.session.state.names()[:5])}. "
             self._snapshot.restore()
             message += "The snapshot was put back."
         elif seen.reason is not None:
@@ -278,17 +268,6 @@ class NanGuardCallback(GuardingCallback):
             return
         self._written = now
         write_report(self._recorder.build(), self.report_path)
-
-
-def _record(row):
-    return StepRecord(
-        step=row.step,
-        loss=row.loss,
-        grad_norm=row.grad_norm,
-        learning_rate=row.learning_rate,
-        loss_scale=row.loss_scale or None,
-        outcome=row.outcome,
-    )
 
 
 def _write_unfinished(recorder, path):

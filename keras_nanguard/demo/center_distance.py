@@ -86,5 +86,5 @@ def run(say):
 
 _INTRO = """loss = max({margin} - distance(mean softmax over class 0, mean softmax over class 1), 0). {patches}
 patches of {size} x {size} pixels to train on, {one_class} of them of one class only; in a batch of such patches
-one of the two means is a mean of nothing, 0/0. (The loss leaves open which channel is which class; the accuracy takes the
-better naming.)"""
+one of the two means is a mean of nothing, 0/0. (The loss leaves open which channel is which class; the accuracy takes
+the better naming.)"""

@@ -79,7 +79,7 @@ def _notes(outcomes, why):
     plain, guarded, _ = outcomes
     if plain.first_bad is not None:
         yield (
-            f"Without guard: the loss is not finite at step {plain.first_bad}, and no later batch mends that: in the end "
+            f"Without guard: the loss is not finite at step {plain.first_bad}, and no later batch mends it: in the end "
             f"{len(plain.bad_variables)} of {plain.variables} variables of the model hold NaN."
         )
     for step in _one_per_reason(guarded.skipped, why):

@@ -129,3 +129,9 @@ class StepRecord(Record):
         for name in ("loss", "grad_norm", "learning_rate", "loss_scale"):
             self._set(**{name: values.number(name, getattr(self, name))})
         values.one_of("outcome", self.outcome, STEP_OUTCOMES)
+
+    @classmethod
+    def from_row(cls, row):
+        """Of a row of the guard's memory."""
+        rate = row.learning_rate
+        return cls(row.step, row.loss, row.grad_norm, None if rate != rate else rate, row.loss_scale or None, row.outcome)

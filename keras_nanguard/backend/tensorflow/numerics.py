@@ -73,7 +73,7 @@ class StateCheck:
 
     def __init__(self, variables):
         self._variables = [v for v in variables if raw(v).dtype.is_floating]
-        self._function = tf.function(self._finite, autograph=False)
+        self._function = None
 
     def _finite(self):
         parts = [part for variable in self._variables for part in components(variable)]
@@ -85,6 +85,8 @@ class StateCheck:
         return tf.cond(tf.math.is_finite(total), lambda: tf.constant(True), exact)
 
     def __call__(self):
+        if self._function is None:
+            self._function = tf.function(self._finite, autograph=False).get_concrete_function()
         return bool(self._function())
 
     def names(self):

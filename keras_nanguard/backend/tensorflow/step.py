@@ -52,6 +52,7 @@ class GuardedStep:
     def __init__(self, model, train_step, spec, memory):
         self.model, self.train_step, self.spec, self.memory = model, train_step, spec, memory
         self.needs_whole_state = False
+        self.added = ()  # the keys of the logs that are the guard's
         if model.built and calls_scale_loss(train_step):
             with model.distribute_strategy.scope():
                 build(model.optimizer, model.trainable_variables)
@@ -67,11 +68,6 @@ class GuardedStep:
             reduces=self._across,
             model=None if calls_scale_loss(train_step) else model,
         )
-
-    @property
-    def active(self):
-        """Whether this thread is inside the step already."""
-        return self._run.active
 
     def __call__(self, data):
         run = self._run
@@ -95,7 +91,9 @@ class GuardedStep:
         self._finish(run, logs)
         logs = self._put_back(run, logs)
         run.kept = []
-        return {**told_logs.extras(run.outcome), **logs}
+        extras = told_logs.extras(run.outcome)
+        self.added = tuple(name for name in extras if name not in logs)
+        return {**extras, **logs}
 
     def _candidates(self):
         """What is read before the step; in a graph the reads that nobody needs are pruned, and a read copies nothing."""

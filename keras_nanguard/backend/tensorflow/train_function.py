@@ -23,6 +23,10 @@ class GuardedFunction:
         self._function = None
 
     @property
+    def added(self):
+        return self._step.added
+
+    @property
     def judged(self):
         return self._step.judged
 
@@ -61,17 +65,20 @@ def guarded_step(model, train_step, spec, memory):
         while True:
             current = holder[0]
             if model.run_eagerly or model.distribute_strategy.num_replicas_in_sync > 1:
-                return current(data)
+                return without(current(data), current.added)
             if current not in compiled:
                 compiled[current] = tf.function(current, autograph=False, reduce_retracing=True, jit_compile=model.jit_compile)
             try:
-                return compiled[current](data)
+                return without(compiled[current](data), current.added)
             except TraceAgain:
                 compiled.clear()
                 holder[0] = _next(current)
 
-    step.active = lambda: holder[0].active
     return step
+
+
+def without(logs, keys):
+    return {name: value for name, value in logs.items() if name not in keys}
 
 
 def _next(step):
