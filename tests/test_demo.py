@@ -82,8 +82,9 @@ def test_exactly_the_batches_without_a_class_are_skipped(shown, run):
     assert len(expected) >= 3, "the case shows something"
     assert guarded.skipped == expected
     assert guarded.report.totals["skipped"] == len(expected)
+    assert guarded.report.totals["steps"] == guarded.steps == sound.steps
     assert plain.first_bad == expected[0]
-    assert guarded.stopped is None and guarded.steps == sound.steps
+    assert guarded.stopped is None
 
 
 @pytest.mark.parametrize("run", SCATTERED)
@@ -106,6 +107,7 @@ def test_saturation_stops_with_the_last_good_weights(shown, run):
     plain, guarded, sound = shown.outcomes[run]
     assert guarded.stopped == guarded.steps - 1 < sound.steps - 1
     assert guarded.skipped == list(range(plain.first_bad, plain.first_bad + 10)), "skipping does not help, it gives up"
+    assert guarded.report.totals["skipped"] == 10
     assert guarded.trained[0] < 0.2 and guarded.held_out[1] > 0.93, "it had learned up to that point"
     assert "exactly 1.0 in float32: 1 of 455" in balanced_log_loss.exact_ones(
         balanced_log_loss.saturated(), guarded.stopped, guarded.model

@@ -69,7 +69,7 @@ def absent_class(setting, step, model):
     """Which class the batch of a step lacks."""
     y = setting.batches.at(step)[1]
     missing = [name for label, name in ((0, "background"), (1, "coin")) if not np.any(y == label)]
-    return f"no pixel of {missing[0]} in the batch, its mean is 0/0" if missing else "both classes are there"
+    return f"no {missing[0]} pixel in the batch, its mean is 0/0" if missing else "both classes are there"
 
 
 def run(say):

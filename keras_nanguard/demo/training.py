@@ -130,7 +130,7 @@ def in_fit(task, loss_fn, guarded=False):
         losses=history["loss"],
         steps=seen.steps,
         first_bad=seen.first_bad,
-        skipped=[incident.step for incident in incidents if incident.action in ("skip", "stop")],
+        skipped=sorted({incident.step for incident in incidents if incident.action in ("skip", "stop")}),
         stopped=next((incident.step for incident in incidents if incident.action == "stop"), None),
         per_epoch=[int(count) for count in history.get("skipped_steps", [])],
         report=report,
