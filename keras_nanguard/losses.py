@@ -135,10 +135,7 @@ class BalancedBinaryCrossentropy(_BatchLoss):
     ):
         super().__init__(from_logits, reduction, name, dtype)
         if isinstance(epsilon, bool) or not isinstance(epsilon, numbers.Real) or not 1e-37 <= epsilon < 0.5:
-            raise ValueError(
-                "`epsilon` must be a float in [1e-37, 0.5), such as 1e-7: below it -log(p) goes on as a straight line. "
-                f"Received: epsilon={epsilon!r}"
-            )
+            raise ValueError(f"`epsilon` must be a float in [1e-37, 0.5), such as 1e-7. Received: epsilon={epsilon!r}")
         self.epsilon = float(epsilon)
 
     def get_config(self):
