@@ -11,8 +11,6 @@ import keras_nanguard
 import keras_nanguard.demo
 from keras_nanguard import cli
 
-_PACKAGE = Path(keras_nanguard.__file__).parents[1]
-
 
 def test_demo_gets_the_arguments_after_it_and_gives_the_exit_code(monkeypatch):
     given = []
@@ -45,11 +43,6 @@ def test_a_command_line_that_cannot_be_read_says_so_and_exits_with_2(argv, said,
     assert said in printed.err and printed.out == ""
 
 
-def _run(*words, tmp_path, script="import sys; from keras_nanguard.cli import main; sys.exit(main())"):
-    env = {**os.environ, "PYTHONPATH": os.fspath(_PACKAGE)}
-    return subprocess.run([sys.executable, "-c", script, *words], env=env, cwd=tmp_path, capture_output=True, text=True)
-
-
 @pytest.mark.parametrize(
     "words, said",
     [
@@ -59,13 +52,18 @@ def _run(*words, tmp_path, script="import sys; from keras_nanguard.cli import ma
     ],
 )
 def test_help_and_version_start_no_framework(words, said, tmp_path):
-    script = (
-        "import sys\n"
-        "for name in ('keras', 'tensorflow', 'jax', 'torch', 'numpy'):\n"
-        "    sys.modules[name] = None  # importing it raises\n"
-        "from keras_nanguard.cli import main\n"
-        "sys.exit(main())\n"
-    )
-    done = _run(*words, tmp_path=tmp_path, script=script)
+    env = {**os.environ, "PYTHONPATH": os.fspath(Path(keras_nanguard.__file__).parents[1])}
+    command = [sys.executable, "-c", _SCRIPT, *words]
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert said in done.stdout
+    assert done.stdout.endswith("started: []\n")
+
+
+_SCRIPT = """
+import atexit, sys
+frameworks = {"keras", "tensorflow", "jax", "torch", "numpy"}
+atexit.register(lambda: print("started:", sorted(frameworks & set(sys.modules))))
+from keras_nanguard.cli import main
+sys.exit(main())
+"""
