@@ -19,7 +19,7 @@ class Snapshot:
 
     def __init__(self, model, known=()):
         self._model = model
-        self._kept = [(v, np.array(keras.ops.convert_to_numpy(v))) for v in training_state(model)]
+        self._kept = [(v, np.array(v.numpy())) for v in training_state(model)]
         self.bad = [
             state.variable_name(v) for v, value in self._kept if state.variable_name(v) not in known and _is_float(v) and not np.isfinite(value).all()
         ]
