@@ -25,13 +25,10 @@ class TraceAgain(Exception):
     """The step has to be traced once more: its variables exist only now, or it needs its whole state kept."""
 
 
-class Run(threading.local):
-    """One run (or trace) of the step, in one thread, which under a strategy is one replica."""
+class Run:
+    """One run (or trace) of the step; under a strategy, of one replica."""
 
-    active = False
-
-    def start(self):
-        self.active = True
+    def __init__(self):
         self.loss = self.outcome = None
         self.updates = 0
         self.kept = []  # (variable, value before the step)
@@ -58,7 +55,7 @@ class GuardedStep:
                 build(model.optimizer, model.trainable_variables)
         self._ready = model.built and all(optimizer.built for optimizer in state.optimizers_of(model))
         self._extra = []  # variables that a trace found written and that nobody had listed
-        self._run = Run()
+        self._here = threading.local()  # `.run`: what this thread, a replica's, is in
         self._across = model.distribute_strategy.num_replicas_in_sync > 1
         self._hooks = OptimizerHooks(
             state.optimizers_of(model),
@@ -70,16 +67,16 @@ class GuardedStep:
         )
 
     def __call__(self, data):
-        run = self._run
-        run.start()
+        run = Run()
         run.kept = [(variable, numerics.raw(variable).read_value()) for variable in self._candidates()]
         created = []
+        self._here.run = run
         try:
             self._begin(run)
             with self._hooks, tf.variable_creator_scope(_recorder(created)):
                 logs = self.train_step(data)
         finally:
-            run.active = False
+            self._here.run = None
         if run.graph is None:
             run.kept += created
         if not run.updates:
@@ -90,7 +87,6 @@ class GuardedStep:
             )
         self._finish(run, logs)
         logs = self._put_back(run, logs)
-        run.kept = []
         extras = told_logs.extras(run.outcome)
         self.added = tuple(name for name in extras if name not in logs)
         return {**extras, **logs}
@@ -106,12 +102,12 @@ class GuardedStep:
         pass
 
     def _on_loss(self, loss):
-        if self._run.active:
-            self._run.loss = scalar(loss)
+        if getattr(self._here, "run", None) is not None:
+            self._here.run.loss = scalar(loss)
 
     def _on_apply(self, optimizer, original, grads, variables):
-        run = self._run
-        if not run.active:
+        run = getattr(self._here, "run", None)
+        if run is None:
             return original(grads, variables)
         grads = list(grads)
         variables = list(optimizer._trainable_variables if variables is None else variables)
