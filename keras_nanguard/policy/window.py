@@ -39,4 +39,4 @@ def _median_of_filled(values, filled, size, lib):
     """The lower median of the first `filled` values; the ring is filled from the front, so these are the stored ones."""
     stored = lib.arange(size) < filled
     ordered = lib.sort(lib.where(stored, values, float("inf")))
-    return lib.take(ordered, lib.maximum(filled - 1, 0) // 2)
+    return lib.where(filled > 0, lib.take(ordered, lib.maximum(filled - 1, 0) // 2), 0.0)

@@ -1,0 +1,42 @@
+"""Robust statistics against plain numpy."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as some
+
+from keras_nanguard.policy.window import WARM_UP
+from keras_nanguard.policy.window import adaptive_bound
+from keras_nanguard.policy.window import robust_zscore
+
+floats = some.floats(1e-3, 1e3)
+
+
+def ring(values, size=32):
+    norms = np.zeros(size)
+    for place, value in enumerate(values):
+        norms[place % size] = value
+    return norms
+
+
+@given(some.lists(floats, min_size=WARM_UP, max_size=80), floats)
+def test_zscore_is_that_of_the_lower_median_and_the_floored_mad(values, value):
+    last = np.sort(values[-32:])
+    median = last[(len(last) - 1) // 2]
+    deviations = np.sort(np.abs(last - median))
+    mad = max(deviations[(len(last) - 1) // 2], 1e-3 * median)
+    np.testing.assert_allclose(robust_zscore(value, ring(values), len(values), np), 0.6745 * (value - median) / mad, rtol=1e-9)
+
+
+@given(some.lists(floats, max_size=WARM_UP - 1), floats)
+def test_nothing_is_a_spike_while_the_window_warms_up(values, value):
+    assert robust_zscore(value, ring(values), len(values), np) == 0.0
+
+
+@given(some.lists(floats, min_size=1, max_size=80))
+def test_the_bound_is_far_above_everything_in_the_window(values):
+    bound = adaptive_bound(ring(values), len(values), np)
+    assert bound >= 100 * max(values[-32:])
+
+
+def test_there_is_no_bound_before_anything_was_accepted():
+    assert adaptive_bound(np.zeros(32), 0, np) == np.inf
