@@ -94,6 +94,8 @@ class GradientGuard:
         check_clipnorm_of(guard, [optimizer])
         optimizer.__dict__[_OWNER] = weakref.ref(self)
         self._backend = backend.active()
+        if model is not None:
+            self._backend.prepare(optimizer, model)
         self._optimizer, self._model = optimizer, model
         self._spec = layout.StepSpec(guard)
         self._memory = self._backend.Memory(self._spec)

@@ -3,6 +3,7 @@
 from .gradients import apply_gradients
 from .gradients import context
 from .gradients import keep
+from .gradients import prepare
 from .gradients import replica
 from .memory import Memory
 from .numerics import StateCheck
@@ -21,6 +22,7 @@ __all__ = [
     "context",
     "guarded_step",
     "keep",
+    "prepare",
     "replica",
     "unsupported",
 ]

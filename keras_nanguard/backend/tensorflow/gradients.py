@@ -28,6 +28,12 @@ class _OneReduction(Hooks):
             yield leaf, "_all_reduce_sum_gradients", list
 
 
+def prepare(optimizer, model):
+    """Under a strategy the optimizer's variables have to exist before a replica's code is traced."""
+    if distribution.replicas() > 1:
+        build(optimizer, model.trainable_variables)
+
+
 def keep(variables):
     """What the forward pass may write, read before it: (variable, value) pairs, of this replica."""
     return [(variable, numerics.raw(variable).read_value()) for variable in variables]
