@@ -23,10 +23,10 @@ def the_backend_asked_for_is_active():
         pytest.exit(f"KERAS_BACKEND={_ASKED} was asked for and Keras runs on {active!r}: nothing was tested.", returncode=3)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def two_devices():
-    """Two logical CPU devices, for `MirroredStrategy`; they can only be made before TensorFlow uses the first."""
-    import tensorflow as tf
+def pytest_configure():
+    """Two logical CPU devices, for `MirroredStrategy`; they can only be made before anything has used the first."""
+    if _ASKED == "tensorflow":
+        import tensorflow as tf
 
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
