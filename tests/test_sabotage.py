@@ -7,9 +7,10 @@ import tensorflow as tf
 import worlds
 
 import keras_nanguard as ng
-from keras_nanguard import guarding
 from keras_nanguard.backend.tensorflow import step as guarded_step
 from keras_nanguard.backend.tensorflow import update
+from keras_nanguard.fit import session
+from keras_nanguard.fit.model_guard import ModelGuard
 from keras_nanguard.step import judge
 
 
@@ -83,13 +84,13 @@ def test_admitting_nan_to_the_window(monkeypatch):
 def test_a_guard_that_is_never_called_because_of_a_cached_function(monkeypatch):
     world = worlds.functional()
     worlds.train(world, world.without(()), epochs=1)
-    monkeypatch.setattr(guarding.ModelGuard, "install", lambda self, session: session.begin() and None)
+    monkeypatch.setattr(ModelGuard, "install", lambda self, armed: armed.begin() and None)
     with pytest.raises((RuntimeError, AttributeError)):
         worlds.train(world, world.with_bad(), [ng.NanGuardCallback()], epochs=1)
 
 
 def test_letting_another_callback_save_a_poisoned_state(monkeypatch, tmp_path):
-    monkeypatch.setattr(guarding, "_has_batch_hooks", lambda callback: False)
+    monkeypatch.setattr(session, "_has_batch_hooks", lambda callback: False)
     world = worlds.functional(optimizer=lambda: keras.optimizers.SGD(3e38))
     world.x[:] *= 1e4
     saved = []

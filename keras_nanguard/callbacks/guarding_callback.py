@@ -2,7 +2,7 @@
 
 import keras
 
-from ..guarding import FitSession
+from ..fit.session import FitSession
 
 
 class GuardingCallback(keras.callbacks.Callback):

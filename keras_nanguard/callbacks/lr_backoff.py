@@ -3,7 +3,7 @@
 import math
 import numbers
 
-from ..guarding import step_guard_of
+from ..fit.model_guard import step_guard_of
 from ..policy.lr_scale import BackoffPolicy
 from ..report import Messenger
 from ..step.step_guard import StepGuard

@@ -6,7 +6,7 @@ import os
 import weakref
 
 from ..errors import NonFiniteTrainingError
-from ..guarding import step_guard_of
+from ..fit.model_guard import step_guard_of
 from ..policy import ladder
 from ..report import Messenger
 from ..report import Recorder

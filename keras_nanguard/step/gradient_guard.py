@@ -10,12 +10,12 @@ import keras
 from .. import backend
 from .. import state
 from ..errors import NonFiniteTrainingError
-from ..guarding import check_clipnorm_of
 from ..report import Recorder
 from ..report import StepRecord
 from ..versions import versions
 from . import memory as layout
 from .step_guard import StepGuard
+from .step_guard import refuse_two_clips
 from .step_guard import step_guard_or_error
 
 FORM = """
@@ -91,7 +91,7 @@ class GradientGuard:
                 f"The optimizer {optimizer.name!r} is guarded already, by another GradientGuard. Use that one, or make a new optimizer."
             )
         guard = StepGuard() if step_guard is None else step_guard_or_error(step_guard)
-        check_clipnorm_of(guard, [optimizer])
+        refuse_two_clips(guard, [optimizer])
         optimizer.__dict__[_OWNER] = weakref.ref(self)
         self._backend = backend.active()
         if model is not None:

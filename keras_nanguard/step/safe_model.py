@@ -7,9 +7,10 @@ import threading
 import keras
 
 from ..callbacks.guarding_callback import GuardingCallback
-from ..guarding import ModelGuard
-from ..guarding import check_clipnorm
+from ..fit.model_guard import ModelGuard
+from ..state import optimizers_of
 from .step_guard import StepGuard
+from .step_guard import refuse_two_clips
 from .step_guard import step_guard_or_error
 
 _running = threading.local()  # the model whose own train step this thread is in
@@ -58,7 +59,7 @@ class SafeTrainStep:
         guard = StepGuard() if step_guard is None else step_guard_or_error(step_guard)
         super().compile(*args, **kwargs)
         self.__dict__["_step_guard"] = guard
-        check_clipnorm(guard, self)
+        refuse_two_clips(guard, optimizers_of(self))
 
     def get_compile_config(self):
         config = super().get_compile_config()

@@ -5,6 +5,8 @@ import numbers
 
 import keras
 
+from ..state import leaf_optimizers
+
 
 def _positive(name, value, what):
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value) or value <= 0:
@@ -84,3 +86,18 @@ def step_guard_or_error(value, argument="step_guard"):
             f"Received: {argument}={value!r} (of type {type(value).__name__})"
         )
     return value
+
+
+def refuse_two_clips(guard, optimizers):
+    """A number for a clip in two places is an error."""
+    if not isinstance(guard.global_clipnorm, float):
+        return
+    for optimizer in optimizers:
+        for leaf in leaf_optimizers(optimizer):
+            for name in ("clipnorm", "clipvalue", "global_clipnorm"):
+                if getattr(leaf, name):
+                    raise ValueError(
+                        f"The gradients would be clipped twice: StepGuard(global_clipnorm={guard.global_clipnorm}) and "
+                        f"{type(leaf).__name__}({name}={getattr(leaf, name)}). Give the number in one place: leave {name} out of the "
+                        'optimizer, or use StepGuard(global_clipnorm="adaptive") or None.'
+                    )

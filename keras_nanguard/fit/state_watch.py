@@ -1,0 +1,50 @@
+"""Whether the training state is finite, looked at from the host between steps."""
+
+from .. import backend
+from ..errors import NonFiniteTrainingError
+from ..snapshots import training_state
+from ..state import variable_name
+
+
+class StateWatch:
+    """Whether the training state is finite; what was not from the start is known and not looked at."""
+
+    def __init__(self, model):
+        self._model, self._check, self.known = model, None, set()
+
+    def begin(self):
+        """Before the first step, where the variables exist already. Returns the names of those that are not finite."""
+        if self._check is not None or not (self._model.built and self._model.optimizer.built):
+            return []
+        self._look_at(self._variables())
+        if self._check():
+            return []
+        names = self._check.names()
+        self.known = set(names)
+        self._look_at([v for v in self._variables() if variable_name(v) not in self.known])
+        return names
+
+    def _variables(self):
+        return training_state(self._model)
+
+    def _look_at(self, variables):
+        self._check = backend.active().StateCheck(variables)
+
+    def finite(self):
+        if self._check is None:
+            self._look_at(self._variables())
+        return self._check()
+
+    def names(self):
+        return self._check.names()
+
+    def refuse(self, report=None):
+        """Raised where nothing is kept to go back to."""
+        names = self.names()
+        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        raise NonFiniteTrainingError(
+            f"Finite gradients were turned into values that are not finite by the optimizer's update: {shown}. No copy was kept. "
+            "Lower the learning rate (or look for an infinite schedule, or an epsilon that is 0 in float16), and add "
+            "keras_nanguard.NanGuardCallback() to the callbacks of fit: it keeps the last good weights and puts them back.",
+            report,
+        )
