@@ -33,7 +33,7 @@ def __getattr__(name):
     return value
 
 
-if "keras" in sys.modules:  # a saved SafeModel can be loaded as soon as both are imported
+if sys.modules.get("keras") is not None:  # a saved SafeModel can be loaded as soon as both are imported
     importlib.import_module(".step.safe_model", __name__)
 
 

@@ -69,9 +69,10 @@ def unremarkable(spec, memory, seen):
     bound = clip_bound(spec, memory) if seen.may_clip else None
     if bound is not None:
         plain = ops.logical_and(plain, seen.grad_norm <= bound)
-    limits = [limit for limit in (spec.step_guard.spike_zscore, spec.backoff and spec.backoff.spike_zscore) if limit]
-    if limits:
-        plain = ops.logical_and(plain, _zscore(memory, seen) <= min(limits))
+    if spec.step_guard.spike_zscore is not None:
+        plain = ops.logical_and(plain, _zscore(memory, seen) <= spec.step_guard.spike_zscore)
+    if spec.backoff is not None:
+        plain = ops.logical_and(plain, ops.logical_not(_is_unstable(spec, memory, seen)))
     return plain
 
 
@@ -100,7 +101,9 @@ def judge(spec, memory, seen):
     loss_finite = ops.isfinite(seen.loss)
     finite = ops.logical_and(ops.logical_and(loss_finite, seen.state_finite), seen.gradients_finite)
     overflow = _ordinary_overflow(memory, seen, loss_finite)
-    skip_spike = _is_spike(guard.spike_zscore, memory, seen, finite)
+    skip_spike = ops.zeros_like(finite)
+    if guard.spike_zscore is not None:
+        skip_spike = ops.logical_and(finite, ops.logical_not(_zscore(memory, seen) <= guard.spike_zscore))
     accepted = ops.logical_and(finite, ops.logical_not(skip_spike))
 
     bound = clip_bound(spec, memory) if seen.may_clip else None
@@ -133,7 +136,7 @@ def judge(spec, memory, seen):
         new["norms"] = _with_norm(memory, norm, admit)
     if spec.backoff is not None:
         bad = ops.equal(outcome, layout.SKIPPED)
-        spike = _is_spike(spec.backoff.spike_zscore, memory, seen, finite)
+        spike = ops.logical_and(finite, _is_unstable(spec, memory, seen))
         new["lr_scale"], new["lr_marks"], _ = lr_scale.advance(
             spec.backoff, memory["lr_scale"], memory["lr_marks"], memory["counts"][0], bad, spike, ops
         )
@@ -159,10 +162,10 @@ def _zscore(memory, seen):
     return window.robust_zscore(seen.grad_norm, memory["norms"], _count(memory, "admitted"), ops)
 
 
-def _is_spike(limit, memory, seen, finite):
-    if limit is None:
-        return ops.zeros_like(finite)
-    return ops.logical_and(finite, ops.logical_not(_zscore(memory, seen) <= limit))
+def _is_unstable(spec, memory, seen):
+    """Far above the median, and above everything in the window: a batch that is as large in every epoch is no sign of divergence."""
+    far = ops.logical_not(_zscore(memory, seen) <= spec.backoff.spike_zscore)
+    return ops.logical_and(far, seen.grad_norm > ops.max(memory["norms"]))
 
 
 def _ordinary_overflow(memory, seen, loss_finite):

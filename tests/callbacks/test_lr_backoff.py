@@ -111,10 +111,20 @@ def test_spikes_lower_it():
     arguments = world.without(())
     arguments["x"] = np.tile(arguments["x"], (4, 1))
     arguments["y"] = np.tile(arguments["y"], (4, 1))
-    for batch in (25, 27, 29):
-        arguments["x"][batch * 16 : batch * 16 + 16] *= 100
+    for batch, factor in ((25, 100), (27, 300), (29, 900)):
+        arguments["x"][batch * 16 : batch * 16 + 16] *= factor
     history = worlds.train(world, arguments, [ng.AdaptiveLRBackoff()], epochs=1).history
     assert history["learning_rate_scale"] == [0.5] and history["skipped_steps"] == [0.0]
+
+
+def test_an_outlier_that_comes_again_in_every_epoch_is_no_spike():
+    world = linear(1e-4)
+    arguments = world.without(())
+    arguments["x"] = np.tile(arguments["x"], (3, 1))
+    arguments["y"] = np.tile(arguments["y"], (3, 1))
+    arguments["x"][20 * 16 : 21 * 16] *= 5
+    history = worlds.train(world, arguments, [ng.AdaptiveLRBackoff()], epochs=4).history
+    assert history["learning_rate_scale"] == [1.0] * 4
 
 
 @pytest.mark.parametrize(
