@@ -87,9 +87,10 @@ def subclassed(cls=keras.Model, **compile):
             # Keras' global seed generator is part of the training state too
             return self.last(h) + (0.01 * keras.random.normal(keras.ops.shape(h)[:1] + (1,)) if training else 0.0)
 
+    keras.random.normal((1,))  # makes Keras' global seed generator; older Keras keeps it from one model to the next
     keras.utils.set_random_seed(1)
-    keras.random.normal((1,))  # Keras makes its global seed generator when it is first asked, and keeps it
-    _global_seed_generator().state.assign([1, 0])
+    if _global_seed_generator() is not None:
+        _global_seed_generator().state.assign([1, 0])
     model = Net()
     model.compile("adam", "mse", metrics=["mae"], **{"jit_compile": False, **compile})
     return World(model, *data())
