@@ -23,6 +23,14 @@ def the_backend_asked_for_is_active():
         pytest.exit(f"KERAS_BACKEND={_ASKED} was asked for and Keras runs on {active!r}: nothing was tested.", returncode=3)
 
 
+@pytest.fixture(scope="session")
+def strategy():
+    """One for all tests: two `MirroredStrategy`s over the same devices mix up each other's collective operations."""
+    import tensorflow as tf
+
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+
 def pytest_configure():
     """Two logical CPU devices, for `MirroredStrategy`; they can only be made before anything has used the first."""
     if _ASKED == "tensorflow":

@@ -52,9 +52,8 @@ def test_forgetting_the_metrics(monkeypatch):
     assert not np.isfinite(history["loss"]).all()
 
 
-def test_looking_at_one_replica_only(monkeypatch):
+def test_looking_at_one_replica_only(monkeypatch, strategy):
     monkeypatch.setattr(update.distribution, "reduce_sum", lambda tensors: tensors)
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     with strategy.scope():
         keras.utils.set_random_seed(1)
         inputs = keras.Input((6,))

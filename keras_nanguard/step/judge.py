@@ -65,7 +65,8 @@ def unremarkable(spec, memory, seen):
 
     The short way of nearly every step; `judge` gives the same memory, by more operations.
     """
-    plain = ops.logical_and(ops.logical_and(ops.isfinite(seen.loss), seen.gradients_finite), seen.state_finite)
+    # the sum is finite only where both are; where it overflows, the long way decides
+    plain = ops.logical_and(ops.isfinite(seen.loss + seen.grad_norm), ops.logical_and(seen.gradients_finite, seen.state_finite))
     bound = clip_bound(spec, memory) if seen.may_clip else None
     if bound is not None:
         plain = ops.logical_and(plain, seen.grad_norm <= bound)

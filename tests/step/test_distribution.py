@@ -11,11 +11,6 @@ import worlds
 import keras_nanguard as ng
 
 
-@pytest.fixture(scope="module")
-def strategy():
-    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-
-
 def linear(strategy=None, optimizer=None, cls=keras.Model):
     keras.utils.set_random_seed(1)
     with strategy.scope() if strategy else contextlib.nullcontext():

@@ -137,8 +137,7 @@ def test_the_wrong_things_are_refused():
         guard.apply([], [])
 
 
-def test_under_a_strategy_one_replica_decides_for_both():
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+def test_under_a_strategy_one_replica_decides_for_both(strategy):
     with strategy.scope():
         world = worlds.functional()
         guard = ng.GradientGuard(keras.optimizers.Adam(0.01), world.model)
