@@ -153,8 +153,8 @@ def mixed_float16(cls=keras.Model):
 
 
 def two_optimizers_by_layer(cls=keras.Model):
-    # with momentum: TensorFlow re-associates the product of a plain SGD update where nothing else looks at the gradient
-    rest, norms = keras.optimizers.Adam(0.01), keras.optimizers.SGD(0.05, momentum=0.9)
+    # no SGD here: TensorFlow re-associates the product of gradient and rate where nothing else looks at the gradient
+    rest, norms = keras.optimizers.Adam(0.01), keras.optimizers.RMSprop(0.05)
     pick = lambda variable: norms if "normalization" in variable.path else rest
     return functional(cls, optimizer=lambda: keras.optimizers.MultiOptimizer(pick))
 
