@@ -110,7 +110,7 @@ def listed_inputs_and_outputs(cls=keras.Model):
     keras.utils.set_random_seed(1)
     a, b = keras.Input((6,)), keras.Input((6,))
     h = body(L.Concatenate()([a, b]))
-    model = cls([a, b], [L.Dense(1)(h), L.Dense(1)(h)])
+    model = cls([a, b], [L.Dense(1, name="p")(h), L.Dense(1, name="q")(h)])
     model.compile("adam", ["mse", "mae"], jit_compile=False)
     x, y = data()
     return World(model, [x, x[:, ::-1].copy()], [y, 1 - y])
