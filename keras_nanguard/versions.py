@@ -1,5 +1,6 @@
 """The versions that a report names."""
 
+import functools
 import importlib.metadata
 import platform
 
@@ -10,6 +11,11 @@ import keras_nanguard
 
 def versions():
     """name -> version of this package, Keras, the backend that runs, and Python."""
+    return dict(_versions())
+
+
+@functools.cache
+def _versions():
     found = {"keras_nanguard": keras_nanguard.__version__, "keras": keras.__version__, "python": platform.python_version()}
     name = keras.config.backend()
     for distribution in (name, f"{name}-cpu"):

@@ -6,6 +6,9 @@ from ..snapshots import training_state
 from ..state import variable_name
 
 
+_KEY = "_nanguard_state_check"  # in the model's `__dict__`, past Keras' tracking
+
+
 class StateWatch:
     """Whether the training state is finite; what was not from the start is known and not looked at."""
 
@@ -28,7 +31,13 @@ class StateWatch:
         return training_state(self._model)
 
     def _look_at(self, variables):
-        self._check = backend.active().StateCheck(variables)
+        """The check is compiled, so it is kept with the model for the next `fit`."""
+        kept = vars(self._model).setdefault(_KEY, {})
+        key = tuple(map(id, variables))
+        if key not in kept:
+            kept.clear()
+            kept[key] = backend.active().StateCheck(variables)  # holds the variables, so their ids stay theirs
+        self._check = kept[key]
 
     def finite(self):
         if self._check is None:
