@@ -1,5 +1,6 @@
 """The places where a step passes the optimizer, looked into while a guarded step runs, and only then."""
 
+import abc
 import functools
 import threading
 
@@ -8,7 +9,7 @@ import keras
 from ...state import leaf_optimizers
 
 
-class Hooks:
+class Hooks(abc.ABC):
     """Replaces methods on instances for the time of a `with` block; nested and concurrent uses (replica threads) share one."""
 
     def __init__(self):
@@ -16,8 +17,9 @@ class Hooks:
         self._depth = 0
         self._replaced = []
 
+    @abc.abstractmethod
     def _targets(self):
-        raise NotImplementedError
+        """Yields (instance, name of the method, what to put there)."""
 
     def __enter__(self):
         with self._lock:
