@@ -51,6 +51,7 @@ def test_a_notebook_is_kept_without_outputs(name):
 def test_a_notebook_runs_from_a_clean_kernel_in_under_a_minute(name, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.fspath(Path(keras_nanguard.__file__).parents[1]))
     monkeypatch.setenv("KERAS_BACKEND", "tensorflow")
+    monkeypatch.delenv("MPLBACKEND", raising=False)  # the kernel chooses the one that draws into the notebook
     notebook = _read(name)
     client = NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": os.fspath(tmp_path)}})
     before = os.times()
