@@ -7,7 +7,6 @@ import tensorflow as tf
 import worlds
 
 import keras_nanguard as ng
-from keras_nanguard.backend.tensorflow import step as guarded_step
 from keras_nanguard.backend.tensorflow import update
 from keras_nanguard.fit import session
 from keras_nanguard.fit.model_guard import ModelGuard
@@ -27,17 +26,17 @@ def test_without_sabotage_there_is_no_trace():
 
 
 def test_zeroing_the_gradients_instead_of_skipping(monkeypatch):
-    def zeroing(this, verdict):
-        this.run([None if g is None else tf.where(verdict.apply, g, tf.zeros_like(g)) for g in this.grads])
+    def zeroing(update, verdict, grads, run):
+        run([[tf.where(verdict.apply, g, tf.zeros_like(g)) for g in own] for own in grads])
 
     monkeypatch.setattr(update, "carry_out", zeroing)
     assert leaves_a_trace()
 
 
 def _forgets(monkeypatch, which):
-    original = guarded_step.put_back
-    forgetful = lambda kept: original([(v, values) for v, values in kept if which not in guarded_step.numerics.raw(v).name and which not in getattr(v, "path", "")])
-    monkeypatch.setattr(guarded_step, "put_back", forgetful)
+    original = update.put_back
+    forgetful = lambda kept: original([(v, values) for v, values in kept if which not in update.numerics.raw(v).name and which not in getattr(v, "path", "")])
+    monkeypatch.setattr(update, "put_back", forgetful)
 
 
 def test_forgetting_the_moving_statistics(monkeypatch):
@@ -70,10 +69,10 @@ def test_looking_at_one_replica_only(monkeypatch, strategy):
 
 
 def test_admitting_nan_to_the_window(monkeypatch):
-    monkeypatch.setattr(judge, "_with_norm", lambda memory, norm, admit: judge.ops.where(norm == norm, memory["norms"], norm))
+    monkeypatch.setattr(judge, "_remembered", lambda memory, norm, admit: norm)
     world = worlds.functional()
     guard = ng.NanGuardCallback()
-    worlds.train(world, world.with_bad(batches=(2,)), [guard], epochs=2)
+    worlds.train(world, world.with_bad(batches=(worlds.BATCHES - 1,)), [guard], epochs=1)
     from keras_nanguard.step.memory import counts
 
     memory = guard.session.function.memory.read()

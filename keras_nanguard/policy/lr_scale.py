@@ -78,11 +78,6 @@ def advance(policy, scale, marks, step, bad, spike, lib):
     return scale, marks, dropped
 
 
-def calm(policy, scale, marks, step, lib):
-    """The scale after a step that was neither bad nor a spike; the marks stay."""
-    return _grown(policy, scale, step - lib.maximum(marks[0], marks[1]), lib)
-
-
 def _grown(policy, scale, since, lib):
     return lib.where(since >= policy.cooldown, lib.minimum(scale * policy.growth, 1.0), scale)
 

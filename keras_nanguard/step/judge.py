@@ -1,6 +1,6 @@
 """The verdict on a step: pure, on tensors of any backend, inside or outside a compiled step.
 
-    (spec, memory, what was seen) -> verdict with the new memory
+    (spec, memory, what was seen) -> verdict, with what changes in the memory
 
 Rules that other guards got wrong: select, never multiply; `not (norm <= bound)` and never `norm > bound` where NaN must
 not pass; only finite norms of accepted steps enter the window.
@@ -50,49 +50,53 @@ class Verdict:
         overflow: bool scalar: halve the loss scale instead.
         clip: bool scalar: with the gradients times `clip_factor`.
         clip_factor: float32 scalar, `None` where nothing may be clipped.
-        memory: the guard's memory after the step.
+        change: what changes in the guard's memory, as `step.memory` says.
     """
 
     apply: object
     overflow: object
     clip: object
     clip_factor: object
-    memory: dict
+    change: dict
 
 
-def unremarkable(spec, memory, seen):
+def unremarkable(spec, memory, seen, finite):
     """Bool scalar: everything is finite and far from every bound, so that `accept` tells all there is to say.
 
     The short way of nearly every step; `judge` gives the same memory, by more operations.
+
+    Args:
+        seen: `Seen`, of which whether anything is finite is not looked at.
+        finite: bool scalar, whether everything is; `False` where that would take a closer look.
     """
-    # the sum is finite only where both are; where it overflows, the long way decides
-    plain = ops.logical_and(ops.isfinite(seen.loss + seen.grad_norm), ops.logical_and(seen.gradients_finite, seen.state_finite))
-    bound = clip_bound(spec, memory) if seen.may_clip else None
+    plain = finite
+    if spec.uses_window:
+        plain = ops.logical_and(plain, _admits(seen.grad_norm))
+    bound = spec.step_guard.global_clipnorm if seen.may_clip else None
+    if bound == "adaptive":
+        bound = ops.max(memory["norms"]) * window.FACTOR  # at most the bound itself
     if bound is not None:
         plain = ops.logical_and(plain, seen.grad_norm <= bound)
     if spec.step_guard.spike_zscore is not None:
         plain = ops.logical_and(plain, _zscore(memory, seen) <= spec.step_guard.spike_zscore)
     if spec.backoff is not None:
-        plain = ops.logical_and(plain, ops.logical_not(_is_unstable(spec, memory, seen)))
+        early = _count(memory, "admitted") < window.WARM_UP
+        plain = ops.logical_and(plain, ops.logical_or(early, seen.grad_norm <= ops.max(memory["norms"])))
+        plain = ops.logical_and(plain, memory["lr_scale"] >= 1.0)
     return plain
 
 
 def accept(spec, memory, seen):
-    """The memory after a step that is accepted and not clipped."""
-    admit = _admits(spec, seen.grad_norm)
-    add = layout.ADD[layout.ACCEPTED]
-    with_admission = add + (layout.ONE_ADMITTED if spec.uses_window else 0)
-    counts = memory["counts"] * layout.KEEP[layout.ACCEPTED]
-    new = {
-        "counts": counts + ops.where(admit, with_admission, add),
+    """What changes in the memory at a step that is unremarkable."""
+    add = layout.ADD[layout.ACCEPTED] + (layout.ONE_ADMITTED if spec.uses_window else 0)
+    change = {
+        "counts": memory["counts"] * layout.KEEP[layout.ACCEPTED] + add,
         "epoch_norm": memory["epoch_norm"] + seen.grad_norm,
-        "ring": _recorded(memory, seen, layout.code(0, layout.ACCEPTED)),
+        "row": _row(seen, layout.code(0, layout.ACCEPTED)),
     }
     if spec.uses_window:
-        new["norms"] = _with_norm(memory, seen.grad_norm, admit)
-    if spec.backoff is not None:
-        new["lr_scale"] = lr_scale.calm(spec.backoff, memory["lr_scale"], memory["lr_marks"], memory["counts"][0], ops)
-    return new
+        change["norm"] = seen.grad_norm
+    return change
 
 
 def judge(spec, memory, seen):
@@ -126,23 +130,24 @@ def judge(spec, memory, seen):
     )
     # a norm too large for float32 is no reason to refuse a step, but nothing to compare others with
     storable = ops.logical_and(accepted, ops.isfinite(norm))
-    admit = ops.logical_and(storable, _admits(spec, norm))
     counts = memory["counts"] * ops.take(layout.KEEP, outcome, axis=0) + ops.take(layout.ADD, outcome, axis=0)
-    new = {
-        "counts": counts + ops.where(admit, layout.ONE_ADMITTED, 0),
+    change = {
+        "counts": counts,
         "epoch_norm": ops.where(storable, memory["epoch_norm"] + norm, memory["epoch_norm"]),
-        "ring": _recorded(memory, seen, layout.code(bits, outcome)),
+        "row": _row(seen, layout.code(bits, outcome)),
     }
     if spec.uses_window:
-        new["norms"] = _with_norm(memory, norm, admit)
+        admit = ops.logical_and(storable, _admits(norm))
+        change["counts"] = counts + ops.where(admit, layout.ONE_ADMITTED, 0)
+        change["norm"] = _remembered(memory, norm, admit)
     if spec.backoff is not None:
         bad = ops.equal(outcome, layout.SKIPPED)
         spike = ops.logical_and(finite, _is_unstable(spec, memory, seen))
-        new["lr_scale"], new["lr_marks"], _ = lr_scale.advance(
+        change["lr_scale"], change["lr_marks"], _ = lr_scale.advance(
             spec.backoff, memory["lr_scale"], memory["lr_marks"], memory["counts"][0], bad, spike, ops
         )
     apply = accepted if guard.skip_nonfinite else ops.logical_not(ops.logical_or(skip_spike, overflow))
-    return Verdict(apply, overflow, clip, factor, new)
+    return Verdict(apply, overflow, clip, factor, change)
 
 
 def clip_bound(spec, memory):
@@ -179,21 +184,21 @@ def _ordinary_overflow(memory, seen, loss_finite):
     return ops.logical_and(ordinary, _count(memory, "overflows_in_row") < OVERFLOWS_IN_ROW)
 
 
-def _admits(spec, norm):
+def _admits(norm):
     """A norm of exactly 0 (a hinge that is met, a batch without a gradient) says nothing about the size of the others."""
-    return norm > 0 if spec.uses_window else ops.zeros_like(norm, "bool")
+    return norm > 0
 
 
-def _with_norm(memory, norm, admit):
-    size = memory["norms"].shape[0]
-    place = ops.equal(ops.arange(size, dtype="int32"), ops.mod(_count(memory, "admitted"), size))
-    return ops.where(ops.logical_and(place, admit), norm, memory["norms"])
+def _remembered(memory, norm, admit):
+    """What the window holds at its next place after this step."""
+    oldest = ops.take(memory["norms"], ops.mod(_count(memory, "admitted"), memory["norms"].shape[0]))
+    return ops.where(admit, norm, oldest)
 
 
-def _recorded(memory, seen, code):
-    """The ring with one row more."""
+def _row(seen, code):
+    """The step's row of the ring."""
     none = ops.zeros((), "float32")
-    row = ops.stack(
+    return ops.stack(
         [
             ops.cast(seen.loss, "float32"),
             ops.cast(seen.grad_norm, "float32"),
@@ -203,6 +208,3 @@ def _recorded(memory, seen, code):
             none if seen.replicas is None else ops.cast(seen.replicas, "float32"),
         ]
     )
-    size = memory["ring"].shape[0]
-    place = ops.equal(ops.arange(size, dtype="int32"), ops.mod(_count(memory, "steps"), size))
-    return ops.where(ops.expand_dims(place, 1), row, memory["ring"])

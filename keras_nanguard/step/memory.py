@@ -50,6 +50,8 @@ KEEP = np.array(
     ],
     "int32",
 )
+# (what is filled in turn, the part of a change that goes there, the counter that gives the place)
+PLACES = (("ring", "row", "steps"), ("norms", "norm", "admitted"))
 ONE_ADMITTED = np.array([name == "admitted" for name in COUNTS], "int32")
 
 # bits of a row's `code`
@@ -90,6 +92,20 @@ def initial(spec):
         memory["lr_scale"] = np.ones((), "float32")
         memory["lr_marks"] = np.array(lr_scale.initial_marks(spec.backoff), "int32")
     return memory
+
+
+def stored(memory, change):
+    """The memory after a step; takes and gives numpy arrays.
+
+    Of a `change`, `row` belongs to the next place of the ring and `norm` to the next of the window, as they were before
+    the step; everything else replaces what has its name. A backend does the same on the device.
+    """
+    new = {**memory, **{name: np.array(value) for name, value in change.items() if name not in ("row", "norm")}}
+    for name, part, count in PLACES:
+        if part in change:
+            new[name] = memory[name].copy()
+            new[name][memory["counts"][COUNTS.index(count)] % len(memory[name])] = change[part]
+    return new
 
 
 def epoch_begun(memory):

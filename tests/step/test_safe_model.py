@@ -46,6 +46,23 @@ class Vae(ng.SafeModel):
         return {"loss": self.tracker.result()}
 
 
+class Teacher(Vae):
+    """Looks at the weights that its own update has just moved."""
+
+    def __init__(self):
+        super().__init__()
+        self.followed = self.add_weight(shape=(6, 4), name="followed", initializer="zeros", trainable=False)
+
+    def train_step(self, data):
+        x, _ = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, x, self(x, training=True))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        self.followed.assign(0.9 * self.followed + 0.1 * self.encoder.kernel)
+        self.tracker.update_state(loss)
+        return {"loss": self.tracker.result(), "followed": keras.ops.sum(self.followed)}
+
+
 class Gan(Vae):
     """Two optimizers, the second after the first has moved weights."""
 
@@ -78,6 +95,8 @@ def unguarded(cls):
         self.encoder, self.decoder = keras.layers.Dense(4), keras.layers.Dense(6)
         self.norm = keras.layers.BatchNormalization()
         self.tracker = keras.metrics.Mean(name="loss")
+        if cls is Teacher:
+            self.followed = self.add_weight(shape=(6, 4), name="followed", initializer="zeros", trainable=False)
 
     def compile(self, first, second, **kwargs):
         keras.Model.compile(self, **kwargs)
@@ -100,12 +119,12 @@ def custom(cls, **compile):
         model.first.build([*model.encoder.trainable_variables, *model.norm.trainable_variables])
         model.second.build(model.decoder.trainable_variables)
     else:
-        model.compile("adam", jit_compile=False, **compile)
+        model.compile("adam", "mse", jit_compile=False, **compile)
     return worlds.World(model, x, y)
 
 
 @pytest.mark.parametrize("eager", [False, True])
-@pytest.mark.parametrize("cls", [Vae, Gan])
+@pytest.mark.parametrize("cls", [Vae, Teacher, Gan])
 @pytest.mark.parametrize("door", ["SafeModel", "callback"])
 def test_a_train_step_of_ones_own_is_kept_and_guarded(cls, door, eager):
     plain = custom(unguarded(cls), run_eagerly=eager)

@@ -9,11 +9,9 @@ from . import numerics
 from . import strategy as distribution
 from .hooks import Hooks
 from .hooks import build
+from .update import Undo
 from .update import Update
-from .update import branch
 from .update import guarded
-from .update import nothing
-from .update import put_back
 
 
 class _OneReduction(Hooks):
@@ -52,22 +50,10 @@ def replica():
 
 def apply_gradients(spec, memory, optimizer, grads, variables, loss, kept):
     """Judges the update, carries it out, and puts the kept values back where it was refused; a dict of tensors."""
-    across = distribution.replicas() > 1
     build(optimizer, variables)
     update = Update(optimizer, optimizer.apply, list(grads), list(variables))
-    floats = [numerics.raw(v).read_value() for v, _ in kept]
+    written = [value for value in (numerics.raw(v).read_value() for v, _ in kept) if value.dtype.is_floating]
     loss = tf.cast(tf.convert_to_tensor(loss), tf.float32)
     loss = loss if loss.shape.rank == 0 else tf.reduce_mean(loss)
-    with _OneReduction(optimizer) if across else contextlib.nullcontext():
-        told = guarded(spec, memory, update, loss, numerics.all_finite(floats))
-    if not across:
-        pairs = [(variable, [value]) for variable, value in kept]
-        branch(told["applied"], nothing, lambda: put_back(pairs))
-    elif kept:
-
-        def once(strategy, values):
-            pairs = [(variable, distribution.local(strategy, value)) for (variable, _), value in zip(kept, values)]
-            branch(told["applied"], nothing, lambda: put_back(pairs))
-
-        distribution.across(once, [value for _, value in kept])
-    return told
+    with _OneReduction(optimizer) if distribution.replicas() > 1 else contextlib.nullcontext():
+        return guarded(spec, memory, update, loss, written, Undo(kept))[0]

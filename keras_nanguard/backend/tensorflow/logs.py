@@ -7,8 +7,7 @@ EXTRAS = ("grad_norm", "skipped_steps", "learning_rate_scale")
 
 def extras(outcome):
     """The guard's own keys."""
-    values = outcome["logs"]
-    return {name: values[place] for place, name in enumerate(EXTRAS[: values.shape[0]])}
+    return dict(zip(EXTRAS, outcome["logs"]))
 
 
 class Choice:
@@ -18,9 +17,9 @@ class Choice:
         others: what is no number, the same either way.
     """
 
-    def __init__(self, model, memory, outcome, logs, across):
+    def __init__(self, model, memory, logs, across):
         logs = logs if isinstance(logs, dict) else {"loss": logs}
-        self._model, self._outcome = model, outcome
+        self._model = model
         self._numbers = {k: tf.convert_to_tensor(v) for k, v in logs.items() if _is_number(v)}
         self.others = {k: v for k, v in logs.items() if k not in self._numbers}
         self._from_metrics = set(logs) == set(model.get_metrics_result())
@@ -34,11 +33,11 @@ class Choice:
             self._last.assign(tf.stack([tf.cast(self._numbers[k], tf.float32) for k in self._floats]))
         return self._numbers
 
-    def before(self):
+    def before(self, none_accepted):
         """Of a refused step: the metrics, which have been put back, else the logs of the last accepted step."""
         if self._from_metrics:
             results = {k: tf.cast(v, self._numbers[k].dtype) for k, v in self._model.get_metrics_result().items()}
-            return {k: _nan_where(self._outcome["none_accepted"], v) for k, v in results.items()}
+            return {k: _nan_where(none_accepted, v) for k, v in results.items()}
         if self._last is None:
             return {k: _nan_where(True, v) for k, v in self._numbers.items()}
         last = self._last.read_value()

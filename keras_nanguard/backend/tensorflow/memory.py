@@ -17,9 +17,15 @@ class Memory:
     def tensors(self):
         return {name: variable.read_value() for name, variable in self._variables.items()}
 
-    def assign(self, tensors):
-        for name, value in tensors.items():
-            self._variables[name].assign(value, read_value=False)
+    def store(self, before, change):
+        """What `step.memory.stored` says, in place; `before` are the `tensors()` that the change was made from."""
+        counts = dict(zip(layout.COUNTS, tf.unstack(before["counts"])))
+        for name, part, count in layout.PLACES:
+            if part in change:
+                filled = self._variables[name]
+                place = tf.math.floormod(counts[count], filled.shape[0])
+                tf.raw_ops.ResourceScatterUpdate(resource=filled.handle, indices=place, updates=change[part])
+        self.write({name: value for name, value in change.items() if name in self._variables})
 
     def learning_rate_scale(self):
         return self._variables["lr_scale"].read_value()
@@ -31,8 +37,9 @@ class Memory:
     def read(self):
         return {name: variable.numpy() for name, variable in self._variables.items()}
 
-    def write(self, arrays):
-        self.assign(arrays)
+    def write(self, values):
+        for name, value in values.items():
+            self._variables[name].assign(value, read_value=False)
 
     def begin_epoch(self):
         self.write(layout.epoch_begun({name: self._variables[name].numpy() for name in ("counts", "epoch_norm")}))

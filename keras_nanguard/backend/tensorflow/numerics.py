@@ -10,14 +10,19 @@ def values_of(gradient):
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
-def global_norm(gradients, careful=True):
-    """(norm, whether every gradient is finite); `careful`: also where the squares overflow float32."""
+def squared_norm(tensors):
+    """The sum of all squares, in float32: not finite where an element is not, and where it overflows."""
+    if not tensors:
+        return tf.zeros(())
+    return 2.0 * tf.add_n([tf.nn.l2_loss(tf.cast(values_of(t), tf.float32)) for t in tensors])
+
+
+def global_norm(gradients):
+    """(norm, whether every gradient is finite), also where the squares overflow float32."""
     if not gradients:
         return tf.zeros(()), tf.constant(True)
-    squared = 2.0 * tf.add_n([tf.nn.l2_loss(tf.cast(values_of(g), tf.float32)) for g in gradients])
+    squared = squared_norm(gradients)
     finite = tf.math.is_finite(squared)
-    if not careful:
-        return tf.sqrt(squared), finite
     return tf.cond(finite, lambda: (tf.sqrt(squared), finite), lambda: _norm_of_large(gradients))
 
 

@@ -1,5 +1,6 @@
 """A training step, whatever it is, kept whole and guarded: what it writes is put back when the verdict is bad."""
 
+import functools
 import threading
 
 import tensorflow as tf
@@ -10,6 +11,7 @@ from . import numerics
 from . import strategy as distribution
 from .hooks import OptimizerHooks
 from .hooks import build
+from .update import Undo
 from .update import Update
 from .update import branch
 from .update import guarded
@@ -18,6 +20,7 @@ from .update import put_back
 from .update import rarely
 from .writes import Span
 from .writes import captured
+from .writes import touched
 from .writes import written
 
 
@@ -31,6 +34,7 @@ class Run:
     def __init__(self):
         self.loss = self.outcome = None
         self.updates = 0
+        self.waiting = None  # the `Update` that waits for the end of the step, and where in the graph it was asked for
         self.kept = []  # (variable, value before the step)
         self.graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         self.span = Span(self.graph) if self.graph is not None else None
@@ -38,17 +42,20 @@ class Run:
 
 
 class GuardedStep:
-    """`step(data) -> logs`: the update runs under the verdict, then what the forward pass and the metrics wrote is put back.
+    """`step(data) -> logs`: the update runs under the verdict, and what the forward pass and the metrics wrote is put back.
 
     For a step whose gradients pass one optimizer once, with the loss known by then: Keras' own, and most others. It
     raises `TraceAgain` for any other, with `needs_whole_state` set.
+
+    In a graph the update waits for the end of the step, where one condition decides on everything; a step that looks at
+    the updated weights itself is traced again, with the update where it stands.
     """
 
     judged = "loss and gradients"
 
     def __init__(self, model, train_step, spec, memory):
         self.model, self.train_step, self.spec, self.memory = model, train_step, spec, memory
-        self.needs_whole_state = False
+        self.needs_whole_state, self._update_waits = False, True
         self.added = ()  # the keys of the logs that are the guard's
         if model.built and calls_scale_loss(train_step):
             with model.distribute_strategy.scope():
@@ -75,6 +82,9 @@ class GuardedStep:
             self._begin(run)
             with self._hooks, tf.variable_creator_scope(_recorder(created)):
                 logs = self.train_step(data)
+                self._here.run = None
+                if run.waiting is not None:
+                    return self._told(run, self._decide(run, logs))
         finally:
             self._here.run = None
         if run.graph is None:
@@ -86,7 +96,9 @@ class GuardedStep:
                 "with keras_nanguard.GradientGuard."
             )
         self._finish(run, logs)
-        logs = self._put_back(run, logs)
+        return self._told(run, self._put_back(run, logs))
+
+    def _told(self, run, logs):
         extras = told_logs.extras(run.outcome)
         self.added = tuple(name for name in extras if name not in logs)
         return {**extras, **logs}
@@ -118,17 +130,42 @@ class GuardedStep:
         return self._update(run, Update(optimizer, original, grads, variables))
 
     def _update(self, run, update):
-        if run.updates > 1 or run.loss is None or self._elsewhere(run):
+        waits = run.graph is not None and self._update_waits
+        if run.updates > 1 or self._elsewhere(run) or (run.loss is None and not waits):
             self.needs_whole_state = True
             raise TraceAgain
-        state_finite = self._state_finite(run)
+        if waits:
+            run.waiting = update, run.span.position()
+            return update.optimizer.iterations
         if run.graph is None:
             trainable = {id(v) for v in self.model.trainable_variables}
             run.kept = [(v, value) for v, value in run.kept if id(v) not in trainable or not self._spared(run, v, value)]
         begin = run.span.position() if run.span else 0
-        run.outcome = guarded(self.spec, self.memory, update, run.loss, state_finite)
+        run.outcome, _ = guarded(self.spec, self.memory, update, run.loss, self._state(run))
         if run.span:
             run.span.add(begin)
+        return update.optimizer.iterations
+
+    def _decide(self, run, logs):
+        """The update that has waited, and the whole verdict on the step."""
+        update, since = run.waiting
+        concerned = [*update.variables, *state.optimizer_state(self.model)]
+        if touched(run.graph, since) & {captured(run.graph, part) for v in concerned for part in numerics.components(v)}:
+            self._update_waits = False
+            raise TraceAgain
+        choice = told_logs.Choice(self.model, self.memory, logs, self._across)
+        undo = Undo(run.kept, functools.partial(self._of_written, run), choice)
+        loss = self._loss(run, logs)
+        run.outcome, logs = guarded(self.spec, self.memory, update, loss, self._state(run), undo)
+        return {**choice.others, **logs}
+
+    def _loss(self, run, logs):
+        """The loss of a step that has ended, from its logs where nothing else has shown it."""
+        loss = run.loss
+        if loss is None and isinstance(logs, dict) and "loss" in logs:
+            loss = scalar(logs["loss"])
+        self.judged = "gradients" if loss is None else "loss and gradients"
+        return tf.zeros(()) if loss is None else loss
 
     @staticmethod
     def _elsewhere(run):
@@ -140,8 +177,8 @@ class GuardedStep:
         """Eager code: a weight that the forward pass left alone need not be held through the update."""
         return bool(tf.reduce_all(tf.equal(numerics.raw(variable).read_value(), value)))
 
-    def _state_finite(self, run):
-        """Whether what the forward pass wrote is finite; metrics are no reason to refuse a step."""
+    def _state(self, run):
+        """What the forward pass wrote, as it is now; metrics are no reason to refuse a step."""
         metrics = {id(v) for metric in self.model.metrics for v in metric.variables}
         floats = [v for v, _ in run.kept if id(v) not in metrics and numerics.raw(v).dtype.is_floating]
         if run.graph is None:
@@ -150,18 +187,19 @@ class GuardedStep:
         else:
             writes = written(run.graph, run.begin)
             floats = [v for v in floats if any(captured(run.graph, part) in writes for part in numerics.components(v))]
-        return numerics.all_finite([numerics.raw(v).read_value() for v in floats])
+        return [numerics.raw(v).read_value() for v in floats]
 
     def _put_back(self, run, logs):
         """Assigns the kept values where the step was refused, and gives the logs that hold then."""
-        choice = told_logs.Choice(self.model, self.memory, run.outcome, logs, self._across)
+        choice = told_logs.Choice(self.model, self.memory, logs, self._across)
+        before = lambda: choice.before(run.outcome["none_accepted"])
         if not self._across:
             kept = self._of_written(run, [(variable, [value]) for variable, value in run.kept])
 
             def refuse():
                 put_back(kept)
                 self._after_refusal(run)
-                return choice.before()
+                return before()
 
             return {**choice.others, **branch(run.outcome["applied"], choice.now, rarely(refuse))}
 
@@ -176,7 +214,7 @@ class GuardedStep:
             branch(run.outcome["applied"], nothing, refuse)
 
         distribution.across(once, [value for _, value in run.kept])
-        return {**choice.others, **branch(run.outcome["applied"], choice.now, choice.before)}
+        return {**choice.others, **branch(run.outcome["applied"], choice.now, before)}
 
     def _after_refusal(self, run):
         pass

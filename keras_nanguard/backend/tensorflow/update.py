@@ -8,7 +8,7 @@ import tensorflow as tf
 from ...state import leaf_optimizers
 from ...step import memory as layout
 from ...step.judge import Seen
-from ...step.judge import accept as accept_plain
+from ...step.judge import accept
 from ...step.judge import judge
 from ...step.judge import unremarkable
 from . import numerics
@@ -94,33 +94,44 @@ def nothing():
     return None
 
 
-def look(update, loss, state_finite, careful=True, replicas=None):
-    """`Seen` of an update: the norm of the unscaled gradients, and whether they survive the optimizer's own clip.
+def look(update, loss, state_finite, replicas=None):
+    """`Seen` of an update: the norm of the unscaled gradients, and whether they survive the optimizer's own clip."""
+    norm, finite = numerics.global_norm(update.present)
+    return _seen(update, loss, norm, tf.logical_and(finite, _survives_own_clips(update)), state_finite, replicas)
 
-    Not `careful`: gradients whose squares overflow float32 count as not finite.
+
+def glance(update, loss, state):
+    """`Seen`, and whether everything is finite, in few operations; `False` also where squares overflow float32.
+
+    `state` is a list of tensors: what the forward pass wrote.
     """
-    norm, finite = numerics.global_norm(update.present, careful)
+    squared = numerics.squared_norm(update.present)
+    seen = _seen(update, loss, tf.sqrt(squared), None, None)
+    # a sum is finite only where its terms are
+    finite = tf.math.is_finite(tf.add_n([loss, seen.grad_norm, *([numerics.squared_norm(state)] if state else [])]))
+    return seen, tf.logical_and(finite, _survives_own_clips(update))
+
+
+def _seen(update, loss, norm, gradients_finite, state_finite, replicas=None):
     scale = update.loss_scale
     divisor = scale if scale is not None else fixed_scale(update.optimizer)
-    if divisor is not None:
-        norm = norm / divisor
-    clips = own_clips(update.optimizer)
-    if any(leaf.clipnorm or leaf.global_clipnorm for leaf in clips):
-        finite = tf.logical_and(finite, _survives_own_clip(update, divisor))
     return Seen(
         loss=loss,
-        grad_norm=norm,
-        gradients_finite=finite,
+        grad_norm=norm if divisor is None else norm / divisor,
+        gradients_finite=gradients_finite,
         state_finite=state_finite,
         learning_rate=learning_rate(update.optimizer),
         loss_scale=scale,
-        may_clip=not clips,
+        may_clip=not own_clips(update.optimizer),
         replicas=replicas,
     )
 
 
-def _survives_own_clip(update, divisor):
+def _survives_own_clips(update):
     """Whether the squares that a clip by norm adds up stay finite, in the gradients' own dtype, accumulated ones included."""
+    if not any(leaf.clipnorm or leaf.global_clipnorm for leaf in own_clips(update.optimizer)):
+        return tf.constant(True)
+    divisor = update.loss_scale if update.loss_scale is not None else fixed_scale(update.optimizer)
     accumulated = {}
     for leaf in leaf_optimizers(update.optimizer):
         if leaf.gradient_accumulation_steps and getattr(leaf, "_accumulated_gradients", None):
@@ -151,19 +162,20 @@ def learning_rate(optimizer):
     return tf.constant(float("nan"))
 
 
-def carry_out(update, verdict):
-    """Runs the update, clipped where the verdict says so, or lowers the loss scale, or does nothing."""
+def carry_out(update, verdict, grads, run):
+    """Runs the update, clipped where the verdict says so, or lowers the loss scale, or does nothing.
 
-    def run():
-        grads = update.grads
+    `grads` is a list of lists, one per replica; `run` is called with such a one.
+    """
+
+    def apply():
+        passed = grads
         if verdict.clip_factor is not None:
-            present = branch(
-                verdict.clip, lambda: numerics.clipped(update.present, verdict.clip_factor), lambda: list(update.present)
-            )
-            grads = update.with_present(present)
-        update.run(grads)
+            clip = lambda: [numerics.clipped(own, verdict.clip_factor) for own in grads]
+            passed = branch(verdict.clip, clip, lambda: [list(own) for own in grads])
+        run(passed)
 
-    branch(verdict.apply, run, nothing)
+    branch(verdict.apply, apply, nothing)
     if update.loss_scale is not None:
         branch(verdict.overflow, lambda: lower_loss_scale(update.optimizer), nothing)
 
@@ -175,83 +187,119 @@ def put_back(kept):
             part.assign(value)
 
 
-def guarded(spec, memory, update, loss, state_finite):
-    """Judges and carries out an update; returns what became of it. Called in each replica where there are several."""
+@dataclasses.dataclass
+class Undo:
+    """What a refused step leaves behind, and how it is told.
+
+    Attributes:
+        kept: list of (variable, value before the step), of this replica.
+        written: called with a list of (variable, values of all replicas) for those of them that the step has written.
+        choice: `logs.Choice`, or `None`.
+    """
+
+    kept: list = ()
+    written: object = list
+    choice: object = None
+
+
+def guarded(spec, memory, update, loss, state, undo=Undo()):
+    """Judges and carries out an update, and undoes what the step wrote before it where it is refused.
+
+    Args:
+        update: `Update`; called in each replica where there are several.
+        loss: float32 scalar, of this replica.
+        state: list of tensors, what the forward pass wrote, as it is now.
+        undo: `Undo`.
+
+    Returns:
+        (outcome, logs): see `outcome`; the logs that hold, `None` without a choice.
+    """
     if distribution.replicas() > 1:
-        return _guarded_across_replicas(spec, memory, update, loss, state_finite)
+        return _guarded_across_replicas(spec, memory, update, loss, state, undo)
+    look_closely = lambda: look(update, loss, numerics.all_finite(state))
+    run = lambda grads: update.run(update.with_present(grads[0]))
+    kept = undo.written([(variable, [value]) for variable, value in undo.kept])
+    now = undo.choice.now if undo.choice is not None else nothing
+
+    def refuse(none_accepted):
+        put_back(kept)
+        return undo.choice.before(none_accepted) if undo.choice is not None else None
+
+    seen, finite = glance(update, loss, state)
+    return _decided(spec, memory, update, seen, finite, look_closely, [update.present], run, now, refuse)
+
+
+def _decided(spec, memory, update, seen, finite, look_closely, grads, run, now, refuse):
     before = memory.tensors()
-    seen = look(update, loss, state_finite, careful=False)
 
-    def accept():
-        update.run(update.grads)
-        after = accept_plain(spec, before, seen)
-        memory.assign(after)
-        return outcome(seen, {**before, **after}, tf.constant(True))
+    def short():
+        run(grads)
+        change = accept(spec, before, seen)
+        memory.store(before, change)
+        return outcome(before, change, tf.constant(True)), now()
 
-    def examine():
-        seen = look(update, loss, state_finite)
-        verdict = judge(spec, before, seen)
-        carry_out(update, verdict)
-        memory.assign(verdict.memory)
-        return outcome(seen, {**before, **verdict.memory}, verdict.apply, verdict.overflow)
+    def long():
+        closely = look_closely()
+        verdict = judge(spec, before, closely)
+        carry_out(update, verdict, grads, run)
+        memory.store(before, verdict.change)
+        told = outcome(before, verdict.change, verdict.apply, verdict.overflow)
+        return told, branch(verdict.apply, now, lambda: refuse(told["none_accepted"]))
 
-    return branch(unremarkable(spec, before, seen), accept, rarely(examine))
+    told, logs = branch(unremarkable(spec, before, seen, finite), short, rarely(long))
+    return {**told, "loss": seen.loss, "grad_norm": seen.grad_norm}, logs
 
 
-def outcome(seen, memory, applied, overflow=None):
-    """What the rest of the step and its caller want to know; tensors."""
-    count = {name: memory["counts"][k] for k, name in enumerate(layout.COUNTS)}
-    accepted = tf.cast(count["epoch_accepted"], tf.float32)
-    mean = tf.where(accepted > 0, memory["epoch_norm"] / tf.maximum(accepted, 1.0), float("nan"))
-    logs = [mean, tf.cast(count["epoch_skipped"], tf.float32)]
-    if "lr_scale" in memory:
-        logs.append(memory["lr_scale"])
+def outcome(before, change, applied, overflow=None):
+    """What the rest of the step and its caller want to know of the verdict; tensors."""
+    count = dict(zip(layout.COUNTS, tf.unstack(change["counts"])))
+    accepted = count["epoch_accepted"]
+    logs = [change["epoch_norm"] / tf.cast(accepted, tf.float32), tf.cast(count["epoch_skipped"], tf.float32)]  # NaN before the first
+    if "lr_scale" in before:
+        logs.append(change.get("lr_scale", before["lr_scale"]))
     return {
         "applied": applied,
         "overflow": tf.constant(False) if overflow is None else overflow,
-        "none_accepted": tf.equal(count["epoch_accepted"], 0),
-        "loss": seen.loss,
-        "grad_norm": seen.grad_norm,
-        "logs": tf.stack(logs),
+        "none_accepted": tf.equal(accepted, 0),
+        "logs": logs,
     }
 
 
-def _guarded_across_replicas(spec, memory, update, loss, state_finite):
+def _guarded_across_replicas(spec, memory, update, loss, state, undo):
     """One sum over the replicas, one verdict, one decision for all."""
     own = update.present
     # one scalar more is communicated, and no second sum of the gradients
+    state_finite = numerics.all_finite(state)
     total, *summed = distribution.reduce_sum([tf.where(state_finite, loss, float("nan")), *own])
 
-    def decide(strategy, summed, total, own, loss, state_finite):
+    def decide(strategy, summed, total, own, loss, state_finite, kept_values):
         # runs once, for all replicas
-        count = strategy.num_replicas_in_sync
-        replicas = range(count)
+        replicas = range(strategy.num_replicas_in_sync)
         grads = [[distribution.local(strategy, g)[r] for g in summed] for r in replicas]
         own = [[distribution.local(strategy, g)[r] for g in own] for r in replicas]
         losses, states = distribution.local(strategy, loss), distribution.local(strategy, state_finite)
+        total = distribution.local(strategy, total)[0]
         first = update.with_grads(update.with_present(grads[0]))
-        states_finite = tf.reduce_all(tf.stack(states))
-        total = tf.where(states_finite, distribution.local(strategy, total)[0], tf.add_n(losses))
-        seen = look(first, total, states_finite)
-        healthy = tf.logical_and(tf.logical_and(tf.math.is_finite(total), states_finite), seen.gradients_finite)
-        seen.replicas = branch(healthy, lambda: tf.zeros(()), lambda: _bad_replicas(own, losses, states))
-        verdict = judge(spec, memory.tensors(), seen)
+        in_replica = lambda given: update.run(update.with_present(given))
+        run = lambda grads: strategy.extended.call_for_each_replica(in_replica, args=(distribution.per_replica(grads),))
+        kept = [(variable, distribution.local(strategy, value)) for (variable, _), value in zip(undo.kept, kept_values)]
+        kept = undo.written(kept)
+        refuse = lambda none_accepted: put_back(kept)
 
-        def run():
-            passed = grads
-            if verdict.clip_factor is not None:
-                clip = lambda: [numerics.clipped(g, verdict.clip_factor) for g in grads]
-                passed = branch(verdict.clip, clip, lambda: [list(g) for g in grads])
-            in_replica = lambda given: update.run(update.with_present(given))
-            strategy.extended.call_for_each_replica(in_replica, args=(distribution.per_replica(passed),))
+        def look_closely():
+            all_finite = tf.reduce_all(tf.stack(states))
+            seen = look(first, tf.where(all_finite, total, tf.add_n(losses)), all_finite)
+            healthy = tf.logical_and(tf.logical_and(tf.math.is_finite(seen.loss), all_finite), seen.gradients_finite)
+            seen.replicas = branch(healthy, lambda: tf.zeros(()), lambda: _bad_replicas(own, losses, states))
+            return seen
 
-        branch(verdict.apply, run, nothing)
-        if first.loss_scale is not None:
-            branch(verdict.overflow, lambda: lower_loss_scale(update.optimizer), nothing)
-        memory.assign(verdict.memory)
-        return outcome(seen, verdict.memory, verdict.apply, verdict.overflow)
+        seen, finite = glance(first, total, [])
+        return _decided(spec, memory, update, seen, finite, look_closely, grads, run, nothing, refuse)[0]
 
-    return distribution.across(decide, summed, total, own, loss, state_finite)
+    told = distribution.across(decide, summed, total, own, loss, state_finite, [value for _, value in undo.kept])
+    if undo.choice is None:
+        return told, None
+    return told, branch(told["applied"], undo.choice.now, lambda: undo.choice.before(told["none_accepted"]))
 
 
 def _bad_replicas(gradients, losses, states):

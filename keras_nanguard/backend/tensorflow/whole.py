@@ -14,7 +14,6 @@ from ...step.judge import judge
 from . import numerics
 from . import strategy as distribution
 from .step import GuardedStep
-from .step import scalar
 from .update import branch
 from .update import learning_rate
 from .update import look
@@ -42,7 +41,7 @@ class WholeStateStep(GuardedStep):
         if self._across:
             update = update.with_grads(update.with_present(distribution.reduce_sum(update.present)))
         run.optimizers.append(update.optimizer)
-        seen = look(update, tf.zeros(()), tf.constant(True))
+        seen = look(update, tf.zeros(()), True)
         self._add_up(seen)
         grads = update.grads
         bound = clip_bound(self.spec, self.memory.tensors()) if seen.may_clip else None
@@ -63,12 +62,8 @@ class WholeStateStep(GuardedStep):
             self.memory.add(tf.stack([squared, bad]))
 
     def _finish(self, run, logs):
-        loss = run.loss
-        if loss is None and isinstance(logs, dict) and "loss" in logs:
-            loss = scalar(logs["loss"])
-        self.judged = "gradients" if loss is None else "loss and gradients"
-        loss = tf.zeros(()) if loss is None else loss
-        state_finite = self._state_finite(run)
+        loss = self._loss(run, logs)
+        state_finite = numerics.all_finite(self._state(run))
         if not self._across:
             run.outcome = self._judged(run, loss, state_finite)
             return
@@ -88,9 +83,10 @@ class WholeStateStep(GuardedStep):
             loss_scale=None if scale is None else numerics.first_of(scale),
             may_clip=not any(own_clips(optimizer) for optimizer in run.optimizers),
         )
-        verdict = judge(self.spec, self.memory.tensors(), seen)
-        self.memory.assign(verdict.memory)
-        return outcome(seen, verdict.memory, verdict.apply, verdict.overflow)
+        before = self.memory.tensors()
+        verdict = judge(self.spec, before, seen)
+        self.memory.store(before, verdict.change)
+        return outcome(before, verdict.change, verdict.apply, verdict.overflow)
 
     def _after_refusal(self, run):
         if self._scaled is not None:

@@ -33,6 +33,15 @@ def written(graph, begin, leave_out=()):
     return handles
 
 
+def touched(graph, begin):
+    """Ids of the resource handles that its operations from `begin` on read or write."""
+    handles = set()
+    for op in graph.get_operations()[begin:]:
+        for some in auto_control_deps_utils.get_read_write_resource_inputs(op):
+            handles.update(id(handle) for handle in some)
+    return handles
+
+
 def captured(graph, variable):
     """The id under which `written` knows a variable."""
     return id(graph.capture(variable.handle)) if isinstance(graph, tf.__internal__.FuncGraph) else id(variable.handle)
