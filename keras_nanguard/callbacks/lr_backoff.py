@@ -46,8 +46,8 @@ class AdaptiveLRBackoff(GuardingCallback):
         regrow_steps: int >= 1, default 200, steps: how long growing back by one `factor` takes.
         min_scale: float in (0, 1], default 1e-3: the scale never falls below.
         spike_zscore: float > 0, default 6.0: the robust z-score (median and MAD of the accepted norms in the guard's
-            window, the MAD floored at 1e-3 of the median) above which a gradient norm is a spike, if it is larger than
-            all of them too: a batch that is as large in every epoch is no sign of divergence.
+            window, the MAD floored at 1e-3 of the median) above which a gradient norm is a spike, if it is 1.5 times the
+            largest of them too, the last 16 left out: a batch that is an outlier in every epoch is no sign of divergence.
 
     Raises:
         ValueError: if an argument is out of range; if the list holds two.

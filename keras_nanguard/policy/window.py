@@ -6,6 +6,8 @@ Every function takes the array library as `lib`: `numpy` in tests and on the hos
 WARM_UP = 16  # accepted norms before the window counts
 EARLY_FACTOR = 1e6  # until then the bound is this times the largest accepted norm
 FACTOR = 1e3  # afterwards this times the largest norm in the window
+RECENT = 16  # accepted norms that a rise is not measured against: they may be part of it
+RISE = 1.5  # how far above the largest of the others a norm is a sign of divergence
 
 
 def adaptive_bound(norms, admitted, lib):
@@ -33,6 +35,17 @@ def robust_zscore(value, norms, admitted, lib):
     deviation = lib.maximum(deviation, 1e-3 * median)
     score = 0.6745 * (value - median) / lib.maximum(deviation, 1e-30)
     return lib.where(admitted < WARM_UP, lib.zeros_like(score), score)
+
+
+def risen_level(norms, admitted, lib):
+    """The norm from which on gradients have grown: `RISE` times the largest stored one, the last `RECENT` left out.
+
+    A batch that is an outlier in every epoch, a little more each time as the rest is learned, stays below it; growth without
+    bound, however slow, does not.
+    """
+    size = norms.shape[0]
+    age = (admitted - 1 - lib.arange(size)) % size
+    return RISE * lib.max(lib.where(age >= min(RECENT, size - 1), norms, 0.0))
 
 
 def _median_of_filled(values, filled, size, lib):

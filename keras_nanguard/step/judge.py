@@ -80,8 +80,7 @@ def unremarkable(spec, memory, seen, finite):
     if spec.step_guard.spike_zscore is not None:
         plain = ops.logical_and(plain, _zscore(memory, seen) <= spec.step_guard.spike_zscore)
     if spec.backoff is not None:
-        early = _count(memory, "admitted") < window.WARM_UP
-        plain = ops.logical_and(plain, ops.logical_or(early, seen.grad_norm <= ops.max(memory["norms"])))
+        plain = ops.logical_and(plain, seen.grad_norm <= _risen_level(memory))
         plain = ops.logical_and(plain, memory["lr_scale"] >= 1.0)
     return plain
 
@@ -168,10 +167,14 @@ def _zscore(memory, seen):
     return window.robust_zscore(seen.grad_norm, memory["norms"], _count(memory, "admitted"), ops)
 
 
+def _risen_level(memory):
+    return window.risen_level(memory["norms"], _count(memory, "admitted"), ops)
+
+
 def _is_unstable(spec, memory, seen):
-    """Far above the median, and above everything in the window: a batch that is as large in every epoch is no sign of divergence."""
+    """Far above the median, and above what was usual before."""
     far = ops.logical_not(_zscore(memory, seen) <= spec.backoff.spike_zscore)
-    return ops.logical_and(far, seen.grad_norm > ops.max(memory["norms"]))
+    return ops.logical_and(far, seen.grad_norm > _risen_level(memory))
 
 
 def _ordinary_overflow(memory, seen, loss_finite):

