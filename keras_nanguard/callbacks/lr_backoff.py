@@ -85,6 +85,6 @@ class AdaptiveLRBackoff(GuardingCallback):
             messenger = Messenger(verbose=self.params.get("verbose", 0) if self.params else 0)
             messenger.say_once(
                 "stop",
-                f"nanguard: epoch {epoch}: no step was accepted, every one was skipped; training stopped, weights unchanged. "
+                f"epoch {epoch}: no step was accepted, every one was skipped; training stopped, weights unchanged. "
                 "A lower learning rate cannot help: look at the data and the loss.",
             )

@@ -1,5 +1,6 @@
 """`NanGuardCallback`: protects a `fit`, recovers, and reports."""
 
+import contextlib
 import math
 import numbers
 import os
@@ -41,7 +42,8 @@ class NanGuardCallback(GuardingCallback):
         max_consecutive_skips: int >= 1, default 10: skipped steps in a row after which training is stopped. Ordinary
             overflows of a loss scale do not count.
         report_path: where to write the report as JSON: at the start, at incidents (once a second at most), at
-            each epoch's end and at the end. `None` (default) writes nothing.
+            each epoch's end and at the end. `None` (default) writes nothing. A path that cannot be written is an error
+            before the first step; later it is a note in the report, and training goes on.
         raise_error: bool, default `False`: raise `NonFiniteTrainingError` instead of stopping; the backups of other
             callbacks then stay in place, as with `keras.callbacks.TerminateOnNaN(raise_error=True)`.
 
@@ -133,7 +135,8 @@ class NanGuardCallback(GuardingCallback):
             self._first_snapshot()
         else:
             function.before_first_update = self._first_snapshot
-        self._write()
+        if self.report_path is not None:
+            write_report(self._recorder.build(), self.report_path)  # a path that cannot be written is an error here, not after hours
 
     def on_epoch_begin(self, epoch, logs=None):
         super().on_epoch_begin(epoch, logs)
@@ -258,7 +261,7 @@ class NanGuardCallback(GuardingCallback):
             elif name not in ("grad_norm", "skipped_steps", "learning_rate_scale"):
                 note = f"The metric {name!r} is not finite while the loss is; the steps are accepted."
                 if self._recorder.add_note(note):
-                    self._messenger.say_once(name, "nanguard: " + note[0].lower() + note[1:])
+                    self._messenger.say_once(name, note[0].lower() + note[1:])
 
     def _write(self, at_incident=False):
         if self.report_path is None:
@@ -267,11 +270,16 @@ class NanGuardCallback(GuardingCallback):
         if at_incident and now - self._written < WRITE_INTERVAL:
             return
         self._written = now
-        write_report(self._recorder.build(), self.report_path)
+        try:
+            write_report(self._recorder.build(), self.report_path)
+        except OSError as error:  # a full disk costs the file, not the training
+            self._recorder.add_note(str(error))
+            self._messenger.say_once("report_path", str(error))
 
 
 def _write_unfinished(recorder, path):
     """`fit` was ended from outside of the train function, which calls no hook: the report says so all the same."""
     if recorder.build().outcome == "running":
         recorder.finish("interrupted")
-        write_report(recorder.build(), path)
+        with contextlib.suppress(OSError):
+            write_report(recorder.build(), path)

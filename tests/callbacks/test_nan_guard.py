@@ -272,6 +272,50 @@ def test_the_report_tells_of_an_exception(tmp_path):
     assert guard.report.totals["steps"] == 4
 
 
+def test_a_report_that_can_no_longer_be_written_costs_no_training(tmp_path, capsys):
+    path = tmp_path / "runs" / "run.json"
+    world = small()
+
+    class InTheWay(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if path.exists():
+                path.unlink()
+                path.parent.rmdir()
+                path.parent.write_text("a file where the folder was")
+
+    guard = ng.NanGuardCallback(report_path=path)
+    history = world.model.fit(**world.with_bad(), batch_size=16, epochs=2, verbose=2, callbacks=[guard, InTheWay()]).history
+    assert len(history["loss"]) == 2 and guard.report.totals["skipped"] == 4
+    assert "could not be written" in guard.report.notes[0]
+    assert capsys.readouterr().out.count("nanguard: The report could not be written") == 1
+
+
+def test_a_report_that_cannot_be_written_from_the_start_is_an_error(tmp_path):
+    (tmp_path / "runs").write_text("no folder")
+    world = small()
+    before = [v.numpy() for v in world.model.variables]
+    with pytest.raises(OSError, match="The report could not be written"):
+        worlds.train(world, world.without(()), [ng.NanGuardCallback(report_path=tmp_path / "runs" / "run.json")], epochs=1)
+    for a, b in zip(before, world.model.variables):
+        np.testing.assert_array_equal(a, b.numpy())
+    assert not np.isnan(worlds.train(world, world.without(()), epochs=1).history["loss"]).any(), "the model is plain again"
+
+
+def test_a_metric_that_is_not_finite_is_mentioned_once(capsys):
+    world = small()
+
+    @keras.saving.register_keras_serializable(package="tests")
+    def broken(y_true, y_pred):
+        return keras.ops.sum(y_pred) * float("nan")
+
+    world.model.compile("adam", "mse", metrics=[broken], jit_compile=False)
+    guard = ng.NanGuardCallback()
+    world.model.fit(**world.without(()), batch_size=16, epochs=2, verbose=2, callbacks=[guard])
+    assert guard.report.totals["skipped"] == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("nanguard:")]
+    assert lines == ["nanguard: the metric 'broken' is not finite while the loss is; the steps are accepted."]
+
+
 def test_the_first_incident_prints_one_line(capsys):
     world = small()
     world.model.fit(**world.with_bad(batches=(1, 2, 3, 4)), batch_size=16, shuffle=False, verbose=2, callbacks=[ng.NanGuardCallback()])
