@@ -273,8 +273,9 @@ class NanGuardCallback(GuardingCallback):
         try:
             write_report(self._recorder.build(), self.report_path)
         except OSError as error:  # a full disk costs the file, not the training
-            self._recorder.add_note(str(error))
-            self._messenger.say_once("report_path", str(error))
+            note = error.strerror or str(error)
+            self._recorder.add_note(note)
+            self._messenger.say_once("report_path", note)
 
 
 def _write_unfinished(recorder, path):
