@@ -31,7 +31,7 @@ def report_text(report) -> str:
 
 
 _BUG = (
-    "A BUG, NOT A RECOVERY: {skipped} of {total} were skipped, so the model learned from {left} only. "
+    "A BUG, NOT A RECOVERY: {skipped} of {total} were skipped, so the model learned {left}. "
     "Find the cause before you use it."
 )
 
@@ -96,7 +96,7 @@ def _so_far(report):
 def _skips(report):
     skipped, steps = report.totals["skipped"], report.totals["steps"]
     left = max(steps - skipped, 0)
-    return {"skipped": skipped, "total": count(steps, "step"), "left": f"the other {left}" if left else "no step"}
+    return {"skipped": skipped, "total": count(steps, "step"), "left": f"from the other {left} only" if left else "nothing"}
 
 
 def _incidents(report):

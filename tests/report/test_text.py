@@ -44,7 +44,7 @@ def test_a_run_that_skipped_most_steps_is_called_a_bug():
     bug = "A BUG, NOT A RECOVERY: 241 of 480 steps were skipped, so the model learned from the other 239 only."
     assert headline(steps=480, skipped=241).startswith(bug) and "recovered" not in headline(steps=480, skipped=241)
     assert headline(steps=480, skipped=240).startswith("recovered")
-    assert "learned from no step only" in headline(steps=1, skipped=1)
+    assert "the model learned nothing. " in headline(steps=1, skipped=1)
     for outcome in ("running", "stopped", "raised", "interrupted"):
         assert bug in headline(outcome, steps=480, skipped=241) and "BUG" not in headline(outcome, steps=480, skipped=240)
 
