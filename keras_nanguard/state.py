@@ -9,12 +9,22 @@ import keras
 
 
 def optimizers_of(model):
-    """The optimizers of a model: the compiled one, and those a custom `compile` left as attributes."""
-    found = [model.optimizer] if getattr(model, "optimizer", None) is not None else []
-    for value in vars(model).values():
-        if isinstance(value, keras.optimizers.Optimizer) and not any(value is seen for seen in found):
-            found.append(value)
-    return found
+    """The optimizers of a model: the compiled one, and those a custom `compile` left as attributes, in lists and dicts too."""
+    found = _Unique()
+    if getattr(model, "optimizer", None) is not None:
+        found.add(model.optimizer)
+    _scan_optimizers(vars(model).values(), found)
+    return found.items
+
+
+def _scan_optimizers(values, found):
+    for value in values:
+        if isinstance(value, keras.optimizers.Optimizer):
+            found.add(value)
+        elif isinstance(value, (list, tuple)):
+            _scan_optimizers(value, found)
+        elif isinstance(value, dict):
+            _scan_optimizers(value.values(), found)
 
 
 def leaf_optimizers(optimizer):

@@ -6,8 +6,9 @@ A backend is a package with these names; someone adding one fills them in:
     The guarded train function of a compiled model for one `step.memory.StepSpec`. `train_step` is the step to keep, `make(step)` has Keras
     build a train function from a step. Called with what Keras' own is called with, it returns the logs as tensors, with the keys `grad_norm`,
     `skipped_steps` and, with a backoff, `learning_rate_scale` beside the model's own. Attributes: `memory` (below), `judged`
-    (`"loss and gradients"` or `"gradients"`), `added` (the keys that are the guard's), `spec`, `before_first_update` (called once between building and the first update where the model was
-    not built, else `None`), `calls`.
+    (`"loss and gradients"` or `"gradients"`), `added` (the keys that are the guard's), `spec`, `before_first_update` (where the model was
+    not built: called between building and the first update, again if that one is refused; else `None`), `calls`, `session` (the `FitSession` whose
+    steps the memory holds).
 `guarded_step(model, train_step, spec, memory)`
     The same for a call of `model.train_step(data)` outside of `fit`.
 `Memory(spec)`
@@ -21,8 +22,6 @@ A backend is a package with these names; someone adding one fills them in:
     Called: whether all of them are finite, in one reduction on the device. `.names()`: those that are not.
 `unsupported(model)`
     A sentence that says why stock Keras cannot train this model here, or `None`.
-`HOOKS_ARE_SYNCHRONOUS`
-    Whether `on_train_batch_end` runs on the main thread before the next step begins.
 """
 
 import importlib

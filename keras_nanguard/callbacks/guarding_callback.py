@@ -42,7 +42,7 @@ class GuardingCallback(keras.callbacks.Callback):
             self.session.state.begin()
 
     def on_epoch_begin(self, epoch, logs=None):
-        if self.drives:
+        if self.drives and self.session.function is not None:
             self.session.function.memory.begin_epoch()
 
     def on_train_batch_end(self, batch, logs=None):
@@ -73,7 +73,7 @@ class GuardingCallback(keras.callbacks.Callback):
 
     def look_at_state(self):
         """Between the last batch of an epoch and whatever saves or validates."""
-        if not self.session.state.finite():
+        if not self.session.state_is_sound():
             self.on_bad_state()
 
     def on_bad_state(self):

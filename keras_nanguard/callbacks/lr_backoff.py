@@ -1,5 +1,6 @@
 """`AdaptiveLRBackoff`: lowers the learning rate when training is unstable, restores it when calm."""
 
+import logging
 import math
 import numbers
 
@@ -10,9 +11,9 @@ from ..step.step_guard import StepGuard
 from .guarding_callback import GuardingCallback
 
 
-def _whole(name, value, least):
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-        raise ValueError(f"`{name}` must be an int >= {least}. Received: {name}={value!r}")
+def _whole(name, value, least, most=1000):
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not least <= value <= most:
+        raise ValueError(f"`{name}` must be an int >= {least} and <= {most}. Received: {name}={value!r}")
     return int(value)
 
 
@@ -65,11 +66,16 @@ class AdaptiveLRBackoff(GuardingCallback):
         self.policy = BackoffPolicy(
             factor=_between("factor", factor, 0.0, below_one, "a float > 0 and < 1"),
             patience=_whole("patience", patience, 1),
-            cooldown=_whole("cooldown", cooldown, 1),
-            regrow_steps=_whole("regrow_steps", regrow_steps, 1),
+            cooldown=_whole("cooldown", cooldown, 1, most=10**9),
+            regrow_steps=_whole("regrow_steps", regrow_steps, 1, most=10**9),
             min_scale=_between("min_scale", min_scale, 0.0, 1.0, "a float > 0 and <= 1"),
             spike_zscore=_between("spike_zscore", spike_zscore, 0.0, math.inf, "a finite float > 0"),
         )
+        if self.policy.patience > self.policy.cooldown:
+            raise ValueError(
+                "`patience` steps within `cooldown` steps lower the rate, so `patience` must be <= `cooldown`. "
+                f"Received: patience={patience}, cooldown={cooldown}"
+            )
 
     def get_config(self):
         return {name: getattr(self.policy, name) for name in ("factor", "patience", "cooldown", "regrow_steps", "min_scale", "spike_zscore")}
@@ -80,11 +86,15 @@ class AdaptiveLRBackoff(GuardingCallback):
 
     def on_epoch_end(self, epoch, logs=None):
         super().on_epoch_end(epoch, logs)
-        if self.drives and math.isnan((logs or {}).get("grad_norm", 0.0)):
+        logs = logs or {}
+        if self.drives and math.isnan(logs.get("grad_norm", 0.0)) and logs.get("skipped_steps", 0) > 0:
             self.model.stop_training = True
-            messenger = Messenger(verbose=self.params.get("verbose", 0) if self.params else 0)
-            messenger.say_once(
-                "stop",
-                f"epoch {epoch}: no step was accepted, every one was skipped; training stopped, weights unchanged. "
-                "A lower learning rate cannot help: look at the data and the loss.",
+            text = (
+                f"epoch {epoch}: no step was accepted; training stopped, weights unchanged since. "
+                "A lower learning rate cannot help: look at the data and the loss, or add keras_nanguard.NanGuardCallback()."
             )
+            verbose = (self.params or {}).get("verbose", 0)
+            if verbose:
+                Messenger(verbose=verbose).say_once("stop", text, bar_open=verbose in (1, "auto"))
+            else:
+                logging.getLogger("keras_nanguard").warning("%s", text)  # there is no report that would tell it

@@ -6,6 +6,8 @@ import numbers
 import os
 import weakref
 
+import numpy as np
+
 from ..errors import NonFiniteTrainingError
 from ..fit.model_guard import step_guard_of
 from ..policy import ladder
@@ -13,6 +15,7 @@ from ..report import Messenger
 from ..report import Recorder
 from ..report import StepRecord
 from ..report import write_report
+from ..report.wording import some
 from ..snapshots import Snapshot
 from ..step import memory as layout
 from ..step.step_guard import StepGuard
@@ -65,7 +68,7 @@ class NanGuardCallback(GuardingCallback):
     def __init__(self, step_guard="auto", *, max_consecutive_skips=10, report_path=None, raise_error=False):
         super().__init__()
         if step_guard != "auto":
-            step_guard_or_error(step_guard)
+            step_guard_or_error(step_guard, 'or "auto"')
         whole = isinstance(max_consecutive_skips, numbers.Integral) and not isinstance(max_consecutive_skips, bool)
         if not whole or max_consecutive_skips < 1:
             raise ValueError(
@@ -73,6 +76,8 @@ class NanGuardCallback(GuardingCallback):
             )
         if report_path is not None and not isinstance(report_path, (str, os.PathLike)):
             raise TypeError(f"`report_path` must be a path (str or os.PathLike) or None. Received: report_path={report_path!r}")
+        if report_path == "":
+            raise ValueError("`report_path` must name a file, or be None for no file. Received: report_path=''")
         if not isinstance(raise_error, bool):
             raise ValueError(f"`raise_error` must be True or False. Received: raise_error={raise_error!r}")
         self.step_guard = step_guard
@@ -81,6 +86,7 @@ class NanGuardCallback(GuardingCallback):
         self.raise_error = raise_error
         self._recorder = Recorder(settings=self._settings(step_guard), versions=versions())
         self._messenger = Messenger(verbose=0)
+        self._unfinished = None
         self._begin()
 
     def get_config(self):
@@ -98,8 +104,8 @@ class NanGuardCallback(GuardingCallback):
     def _begin(self):
         self._ladder = ladder.LadderState()
         self._snapshot = None
-        self._epoch, self._epoch_begin, self._examined = 0, 0, 0
-        self._skipped_seen = 0.0
+        self._epoch, self._epoch_begin, self._examined, self._skips_in_row = 0, 0, 0, 0
+        self._skipped_seen, self._in_epoch = 0.0, False
         self._written = -math.inf
 
     def set_model(self, model):
@@ -128,24 +134,27 @@ class NanGuardCallback(GuardingCallback):
         if function is None:
             return  # not Keras' `fit`: the first batch raises
         self._recorder = Recorder(settings=self._settings(function.spec.step_guard), versions=versions())
-        self._messenger = Messenger(verbose=self.params.get("verbose", 0) if self.params else 0)
-        if self.report_path is not None:
-            weakref.finalize(self, _write_unfinished, self._recorder, self.report_path)
-        if self.model.built and self.model.optimizer.built:
-            self._first_snapshot()
-        else:
-            function.before_first_update = self._first_snapshot
+        self._messenger = Messenger(verbose=(self.params or {}).get("verbose", 0))
+        if self._unfinished is not None:
+            self._unfinished.detach()
         if self.report_path is not None:
             write_report(self._recorder.build(), self.report_path)  # a path that cannot be written is an error here, not after hours
+            self._unfinished = weakref.finalize(self, _write_unfinished, self._recorder, self.report_path)
+        if self.model.built and self.model.optimizer.built:
+            self._look_at_start()
+            self._snapshot = Snapshot(self.model, self.session.state.known)
+        else:
+            function.before_first_update = self._late_snapshot
+        self._write()
 
     def on_epoch_begin(self, epoch, logs=None):
         super().on_epoch_begin(epoch, logs)
-        self._epoch, self._epoch_begin, self._skipped_seen = epoch, self._examined, 0.0
+        self._epoch, self._epoch_begin, self._skipped_seen, self._in_epoch = epoch, self._examined, 0.0, True
 
     def on_train_batch_end(self, batch, logs=None):
         super().on_train_batch_end(batch, logs)
         skipped, loss = (logs or {}).get("skipped_steps", math.nan), (logs or {}).get("loss", 0.0)
-        if skipped != self._skipped_seen or not math.isfinite(loss):
+        if skipped != self._skipped_seen or not np.all(np.isfinite(loss)):
             self._skipped_seen = skipped
             self._examine()
 
@@ -161,14 +170,18 @@ class NanGuardCallback(GuardingCallback):
 
     def on_train_end(self, logs=None):
         super().on_train_end(logs)
+        self._in_epoch = False
         self._collect()
         self._recorder.finish("stopped" if self._ladder.stopped else "completed")
         self._messenger.flush()
         self._write()
 
     def on_fit_error(self, error):
-        self._collect()
         self._recorder.finish("interrupted" if isinstance(error, (KeyboardInterrupt, SystemExit)) else "raised")
+        try:
+            self._collect()
+        except Exception as unreadable:  # the device itself may be gone
+            self._recorder.add_note(f"The guard's counters could not be read at the end: {type(unreadable).__name__}.")
         self._write()
 
     def on_bad_state(self):
@@ -177,50 +190,49 @@ class NanGuardCallback(GuardingCallback):
 
     # -- what is seen, decided and done
 
-    def _first_snapshot(self):
+    def _look_at_start(self):
         names = self.session.state.begin()
         if names:
-            shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-            self._tell(action="mention", reason="initial_state", message=f"Not finite before the first step: {shown}.")
-        self._snapshot = Snapshot(self.model, self.session.state.known)
+            self._tell(action="mention", reason="initial_state", message=f"Not finite before the first step: {some(names)}.")
+
+    def _late_snapshot(self):
+        """Of a model that its first batch builds; what that batch has made non-finite already is no state to go back to."""
+        if not self.model.run_eagerly:
+            self._look_at_start()
+        snapshot = Snapshot(self.model, self.session.state.known)
+        if snapshot.finite:
+            self._snapshot = snapshot
 
     def _collect(self):
-        """Reads the guard's memory into the record; returns the steps that are new."""
+        """Reads the guard's memory into the record; returns the steps that were refused since, each with how many in a row that made."""
         function = self.session.function if self.session is not None else None
-        if function is None or not function.calls:
-            return [], None
+        if function is None or function.session is not self.session or not function.calls:
+            return []
         memory = function.memory.read()
-        counts = layout.counts(memory)
         new = layout.rows(memory, self._examined)
-        self._examined = counts["steps"]
+        if new and new[0].step > self._examined:
+            self._skips_in_row = 0  # what the ring no longer holds was accepted: a refused step is looked at when its block ends
+        self._examined = layout.counts(memory)["steps"]
+        refused = []
         for row in new:
             if row.outcome in ("skipped", "passed"):
-                action = "skip" if row.outcome == "skipped" else "mention"
-                self._tell(
-                    action=action, reason=row.reasons[0], replica=row.replica, loss=row.loss, grad_norm=row.grad_norm, **self._place(row.step)
-                )
-        backoffs = int(memory["lr_marks"][-1]) if "lr_marks" in memory else 0
+                self._tell(**row.incident(), **self._place(row.step))
+            if row.outcome != "overflow":
+                self._skips_in_row = self._skips_in_row + 1 if row.outcome == "skipped" else 0
+            if row.outcome == "skipped":
+                refused.append((row, self._skips_in_row))
         self._recorder.set_judged(function.judged)
-        self._recorder.set_totals(
-            steps=counts["steps"],
-            skipped=counts["skipped"],
-            clipped=counts["clipped"],
-            scale_overflows=counts["overflows"],
-            backoffs=backoffs,
-        )
+        self._recorder.set_totals(**layout.totals(memory))
         self._recorder.set_steps([StepRecord.from_row(row) for row in layout.rows(memory)])
-        return new, counts
+        return refused
 
     def _place(self, step):
         return {"step": step, "epoch": self._epoch, "batch": step - self._epoch_begin}
 
     def _examine(self):
-        new, counts = self._collect()
-        for row in new:
-            if row.outcome in ("skipped", "passed"):
-                state_finite = self.session.state.finite()
-                seen = ladder.Observation(counts["skips_in_row"], row.reasons[0], state_finite)
-                self._act(seen, step=row.step)
+        for row, in_row in self._collect():
+            seen = ladder.Observation(in_row, row.reasons[0], self.session.state_is_sound())
+            self._act(seen, step=row.step)
 
     def _act(self, seen, step):
         policy = ladder.LadderPolicy(self.max_consecutive_skips)
@@ -228,32 +240,40 @@ class NanGuardCallback(GuardingCallback):
         if decision.action != "stop":
             self._write(at_incident=True)
             return
-        message = ""
+        message = f"{seen.skips_in_row} steps were refused in a row."
         if decision.restore:
-            message = f"Not finite after the update: {', '.join(self.session.state.names()[:5])}. "
-            self._snapshot.restore()
-            message += "The snapshot was put back."
-        elif seen.reason is not None:
-            message = f"{seen.skips_in_row} steps were refused in a row."
-        self._tell(action="stop", reason=decision.reason, message=message, **self._place(step))
+            message = f"Not finite after the update: {some(self.session.state.names())}. "
+            if self._snapshot is None:
+                message += "There was no snapshot yet: the weights are lost. Build the model before fit, and there is one."
+            else:
+                self._snapshot.restore()
+                message += "The snapshot was put back."
+        known, reason = self.session.state.known, decision.reason
+        if known and not decision.restore:
+            reason, message = "initial_state", f"{message} Not finite from the start, and so still: {some(sorted(known))}."
+        self._tell(action="stop", reason=reason, message=message, **self._place(step))
         self.model.stop_training = True
         if self.raise_error:
             self._recorder.finish("raised")
             self._write()
             self.session.end()
             incident = self._recorder.build().incidents[-1]
-            raise NonFiniteTrainingError(f"{incident.message} (reason: {incident.reason}) The model holds the last good weights.", self.report)
+            good = "" if known or self._snapshot is None else " The model holds the last good weights."
+            raise NonFiniteTrainingError(f"{incident.message} (reason: {incident.reason}){good}", self.report)
         self._write(at_incident=True)
 
     def _tell(self, **fields):
         incident = self._recorder.add_incident(**fields)
-        self._messenger.incident(incident, bar_open=bool(self.params) and self.params.get("verbose") == 1)
+        self._messenger.incident(incident, self._bar_open())
+
+    def _bar_open(self):
+        return self._in_epoch and (self.params or {}).get("verbose") in (1, "auto")
 
     def _mention(self, epoch, logs):
         """What is not finite and yet no reason to do anything."""
         loss = logs.get("loss", 0.0)
         bad = [name for name, value in logs.items() if isinstance(value, float) and not math.isfinite(value)]
-        if not math.isfinite(loss):
+        if not np.all(np.isfinite(loss)):
             return
         for name in bad:
             if name == "val_loss":
@@ -261,7 +281,7 @@ class NanGuardCallback(GuardingCallback):
             elif name not in ("grad_norm", "skipped_steps", "learning_rate_scale"):
                 note = f"The metric {name!r} is not finite while the loss is; the steps are accepted."
                 if self._recorder.add_note(note):
-                    self._messenger.say_once(name, note[0].lower() + note[1:])
+                    self._messenger.say_once(name, note[0].lower() + note[1:], self._bar_open())
 
     def _write(self, at_incident=False):
         if self.report_path is None:
@@ -275,7 +295,7 @@ class NanGuardCallback(GuardingCallback):
         except OSError as error:  # a full disk costs the file, not the training
             note = error.strerror or str(error)
             self._recorder.add_note(note)
-            self._messenger.say_once("report_path", note)
+            self._messenger.say_once("report_path", note, self._bar_open())
 
 
 def _write_unfinished(recorder, path):

@@ -15,7 +15,7 @@ class ModelGuard:
     def __init__(self, model):
         self._model = weakref.ref(model)
         self._functions, self._config = {}, None
-        self._plain = None
+        self._plain = self._own_make = None
         self.armed = None
 
     @classmethod
@@ -31,12 +31,18 @@ class ModelGuard:
     def arm(self, session):
         self.armed = session
         if not hasattr(type(self.model), "safe_train_function"):
+            placed = vars(self.model).get("make_train_function")
+            if placed != self.make_train_function:
+                self._own_make = placed
             self.model.__dict__["make_train_function"] = self.make_train_function
 
     def disarm(self):
         """The model as it was: its own train function, no trace of the guard."""
         model, self.armed = self.model, None
-        if model.__dict__.pop("make_train_function", None) is not None:
+        if vars(model).get("make_train_function") == self.make_train_function:
+            del model.__dict__["make_train_function"]
+            if self._own_make is not None:
+                model.__dict__["make_train_function"] = self._own_make
             model.train_function = self._plain if self._config is model._compile_config else None
         elif hasattr(type(model), "safe_train_function"):
             model.train_function = None
@@ -45,13 +51,13 @@ class ModelGuard:
         session, self.armed = self.armed, None
         if session is None or not session.is_of_this_fit():
             self.disarm()
-            return type(self.model).make_train_function(self.model, force)
+            return self.model.make_train_function(force)
         return self.install(session)
 
     def install(self, session):
         model = self.model
         if self._config is not model._compile_config:
-            self._functions, self._plain = {}, None
+            self._plain = None
         if not isinstance(model.train_function, _Guarded):
             self._plain = model.train_function
         spec = session.begin()
@@ -96,14 +102,20 @@ class ModelGuard:
     def _make(self, step):
         """Keras' own train function, made of `step`."""
         model = self.model
-        before = model.train_function
+        before, own_step = model.train_function, vars(model).get("train_step")
         model.__dict__["train_step"] = step
         try:
-            maker = getattr(type(model), "keras_make_train_function", type(model).make_train_function)
-            maker(model, force=True)
+            if hasattr(model, "keras_make_train_function"):
+                model.keras_make_train_function(force=True)
+            elif self._own_make is not None:
+                self._own_make(force=True)
+            else:
+                type(model).make_train_function(model, force=True)
             return model.train_function
         finally:
             del model.__dict__["train_step"]
+            if own_step is not None:
+                model.__dict__["train_step"] = own_step
             model.train_function = before
 
 
@@ -125,16 +137,17 @@ class _Batchwise:
 
     def __call__(self, iterator):
         self._state.begin()
+        self._function.session = None
         self._function.memory.begin_epoch()
         logs = self._function(iterator)
-        if not self._state.finite():
+        if self._function.spec.step_guard.skip_nonfinite and not self._state.finite():
             self._state.refuse()
         return {name: value for name, value in logs.items() if name not in self._function.added}
 
 
 def own_train_step(model):
     """The train step to keep: the model's, without the guard that `SafeTrainStep` puts round it."""
-    return getattr(model, "unguarded_train_step", model.train_step)
+    return vars(model).get("train_step") or getattr(model, "unguarded_train_step", model.train_step)
 
 
 def step_guard_of(model):

@@ -37,10 +37,9 @@ class FitSession:
     @classmethod
     def join(cls, model, callback):
         """The session of the `fit` that is being set up, with this callback in it; arms the model."""
-        reason = None if getattr(model, "compiled", False) else "it has not been compiled"
-        if reason:
+        if not getattr(model, "compiled", False):
             raise ValueError(
-                f"{type(callback).__name__} cannot guard the model {getattr(model, 'name', model)!r}: {reason}. "
+                f"{type(callback).__name__} cannot guard the model {getattr(model, 'name', model)!r}: it has not been compiled. "
                 "Call model.compile(optimizer, loss) before the callback is given a model."
             )
         guard = ModelGuard.of(model)
@@ -89,7 +88,7 @@ class FitSession:
         """The train function of this `fit`: the guarded one, and a look at the state before any hook where one could save it."""
         self.function = function
         function.memory.write(initial(function.spec))
-        function.calls = 0
+        function.calls, function.before_first_update, function.session = 0, None, self
 
         def run(iterator):
             try:
@@ -99,11 +98,15 @@ class FitSession:
             except BaseException as error:
                 self.driver.on_fit_error(error)
                 raise
-            if self._checks_each and not self.state.finite():
+            if self._checks_each and not self.state_is_sound():
                 self.driver.on_bad_state()
             return logs
 
         return run
+
+    def state_is_sound(self):
+        """Whether the state is finite, or nobody asked for that."""
+        return not self.function.spec.step_guard.skip_nonfinite or self.state.finite()
 
     def own_step_guard(self):
         """The model's own `StepGuard`, else the default one."""

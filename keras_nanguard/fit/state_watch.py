@@ -2,9 +2,9 @@
 
 from .. import backend
 from ..errors import NonFiniteTrainingError
+from ..report.wording import some
 from ..snapshots import training_state
 from ..state import variable_name
-
 
 _KEY = "_nanguard_state_check"  # in the model's `__dict__`, past Keras' tracking
 
@@ -47,13 +47,10 @@ class StateWatch:
     def names(self):
         return self._check.names()
 
-    def refuse(self, report=None):
+    def refuse(self):
         """Raised where nothing is kept to go back to."""
-        names = self.names()
-        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
         raise NonFiniteTrainingError(
-            f"Finite gradients were turned into values that are not finite by the optimizer's update: {shown}. No copy was kept. "
+            f"Finite gradients were turned into values that are not finite by the optimizer's update: {some(self.names())}. No copy was kept. "
             "Lower the learning rate (or look for an infinite schedule, or an epsilon that is 0 in float16), and add "
-            "keras_nanguard.NanGuardCallback() to the callbacks of fit: it keeps the last good weights and puts them back.",
-            report,
+            "keras_nanguard.NanGuardCallback() to the callbacks of fit: it keeps the last good weights and puts them back."
         )

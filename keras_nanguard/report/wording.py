@@ -29,6 +29,8 @@ def what_was_done(incident):
     """What was done about an incident. A state that was bad from the start has no good weights to go back to."""
     if incident.action == "stop" and incident.reason == "initial_state":
         return "training stopped"
+    if incident.action == "mention" and incident.reason in ("loss", "gradient", "state"):
+        return "applied all the same (skip_nonfinite=False)"
     return DONE[incident.action]
 
 
@@ -52,6 +54,13 @@ def sentence(incident):
 def count(number, noun):
     """`count(1, "step")` is "1 step", `count(3, "step")` is "3 steps"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def some(names, limit=5):
+    """The first of the names, and how many more there are."""
+    names = list(names)
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
 
 
 def one_line(text):

@@ -12,6 +12,7 @@ from .. import state
 from ..errors import NonFiniteTrainingError
 from ..report import Recorder
 from ..report import StepRecord
+from ..report.wording import some
 from ..versions import versions
 from . import memory as layout
 from .step_guard import StepGuard
@@ -101,7 +102,7 @@ class GradientGuard:
         self._memory = self._backend.Memory(self._spec)
         self._kept, self._lock = {}, threading.Lock()
         self._recorder = Recorder(settings={"step_guard": guard.get_config()}, versions=versions())
-        self._examined, self._check = 0, None
+        self._examined, self._check, self._variables = 0, None, []
 
     @contextlib.contextmanager
     def forward(self):
@@ -137,9 +138,10 @@ class GradientGuard:
         grads, variables = list(grads), list(trainable_variables)
         if len(grads) != len(variables):
             raise ValueError(f"Each gradient needs its variable. Received: {len(grads)} gradients and {len(variables)} variables.")
+        self._variables = variables
         told = self._backend.apply_gradients(self._spec, self._memory, self._optimizer, grads, variables, loss, self._taken())
         if self._backend.context() is None and not bool(told["applied"]):
-            self._refused(variables)
+            self._refused()
         return Outcome(told["applied"], told["grad_norm"], told["loss"])
 
     def _taken(self):
@@ -159,34 +161,41 @@ class GradientGuard:
             f"either both in eager code or both in one compiled function:\n{FORM}"
         )
 
-    def _refused(self, variables):
+    def _refused(self):
         self._collect()
+        told = self._lost()
+        if told:
+            raise NonFiniteTrainingError(told, self._recorder.build())
+
+    def _lost(self):
+        """A sentence where the weights themselves are no longer finite, or never were; else nothing."""
         if self._check is None:
-            self._check = self._backend.StateCheck([*variables, *self._optimizer.variables])
-        if not self._check():
-            names = ", ".join(self._check.names()[:5])
-            raise NonFiniteTrainingError(
-                f"An earlier update turned finite gradients into values that are not finite: {names}. No copy was kept. Lower the "
-                "learning rate, and keep snapshots of your own.",
-                self._recorder.build(),
-            )
+            self._check = self._backend.StateCheck([*self._variables, *self._optimizer.variables])
+        if self._check():
+            return ""
+        return (
+            f"The weights or the optimizer's state are not finite: {some(self._check.names())}. They were so from the start, or an "
+            "earlier update made them so of finite gradients. No copy was kept: lower the learning rate, and keep snapshots of your own."
+        )
 
     def _collect(self):
         memory = self._memory.read()
-        counts = layout.counts(memory)
         for row in layout.rows(memory, self._examined):
             if row.outcome in ("skipped", "passed"):
-                action = "skip" if row.outcome == "skipped" else "mention"
-                self._recorder.add_incident(
-                    action=action, reason=row.reasons[0], step=row.step, replica=row.replica, loss=row.loss, grad_norm=row.grad_norm
-                )
-        self._examined = counts["steps"]
-        self._recorder.set_totals(
-            steps=counts["steps"], skipped=counts["skipped"], clipped=counts["clipped"], scale_overflows=counts["overflows"]
-        )
+                self._recorder.add_incident(**row.incident(), step=row.step)
+        self._examined = layout.counts(memory)["steps"]
+        self._recorder.set_totals(**layout.totals(memory))
         self._recorder.set_steps([StepRecord.from_row(row) for row in layout.rows(memory)])
 
     def report(self):
-        """The `RunReport` so far. In compiled loops call it at least once in 128 steps for each skipped step to be listed."""
+        """The `RunReport` so far. In compiled loops call it at least once in 128 steps for each skipped step to be listed.
+
+        Where steps were refused because the weights themselves are not finite, it says so in a note: in compiled code nothing
+        can be raised.
+        """
         self._collect()
-        return self._recorder.build()
+        built = self._recorder.build()
+        told = self._lost() if built.totals["skipped"] else ""
+        if told and self._recorder.add_note(told):
+            built = self._recorder.build()
+        return built

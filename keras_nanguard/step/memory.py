@@ -17,7 +17,6 @@ COUNTS = (
     "skipped",
     "clipped",
     "overflows",  # ordinary overflows of the loss scale
-    "skips_in_row",
     "overflows_in_row",
     "epoch_accepted",
     "epoch_skipped",
@@ -31,22 +30,22 @@ ACCEPTED, CLIPPED, SKIPPED, OVERFLOW, PASSED = range(5)
 # what each outcome adds to, and keeps of, each counter (`admitted` is counted apart)
 ADD = np.array(
     [
-        # steps skipped clipped overflows skips_in_row overflows_in_row epoch_accepted epoch_skipped admitted
-        [1, 0, 0, 0, 0, 0, 1, 0, 0],
-        [1, 0, 1, 0, 0, 0, 1, 0, 0],
-        [1, 1, 0, 0, 1, 0, 0, 1, 0],
-        [1, 0, 0, 1, 0, 1, 0, 0, 0],
-        [1, 0, 0, 0, 0, 0, 0, 0, 0],
+        # steps skipped clipped overflows overflows_in_row epoch_accepted epoch_skipped admitted
+        [1, 0, 0, 0, 0, 1, 0, 0],
+        [1, 0, 1, 0, 0, 1, 0, 0],
+        [1, 1, 0, 0, 0, 0, 1, 0],
+        [1, 0, 0, 1, 1, 0, 0, 0],
+        [1, 0, 0, 0, 0, 0, 0, 0],
     ],
     "int32",
 )
 KEEP = np.array(
     [
-        [1, 1, 1, 1, 0, 0, 1, 1, 1],
-        [1, 1, 1, 1, 0, 0, 1, 1, 1],
-        [1, 1, 1, 1, 1, 1, 1, 1, 1],
-        [1, 1, 1, 1, 1, 1, 1, 1, 1],
-        [1, 1, 1, 1, 0, 0, 1, 1, 1],
+        [1, 1, 1, 1, 0, 1, 1, 1],
+        [1, 1, 1, 1, 0, 1, 1, 1],
+        [1, 1, 1, 1, 1, 1, 1, 1],
+        [1, 1, 1, 1, 1, 1, 1, 1],
+        [1, 1, 1, 1, 0, 1, 1, 1],
     ],
     "int32",
 )
@@ -122,6 +121,18 @@ def counts(memory):
     return dict(zip(COUNTS, map(int, memory["counts"])))
 
 
+def totals(memory):
+    """The totals of a report, from numpy arrays."""
+    count = counts(memory)
+    return {
+        "steps": count["steps"],
+        "skipped": count["skipped"],
+        "clipped": count["clipped"],
+        "scale_overflows": count["overflows"],
+        "backoffs": int(memory["lr_marks"][-1]) if "lr_marks" in memory else 0,
+    }
+
+
 @dataclasses.dataclass(frozen=True)
 class Row:
     """One step as the guard saw it; `step` counts from 0."""
@@ -134,6 +145,11 @@ class Row:
     outcome: str
     reasons: tuple
     replica: int | None
+
+    def incident(self):
+        """The fields of a `report.Incident` for a step that was refused, or applied although it was bad."""
+        action = "skip" if self.outcome == "skipped" else "mention"
+        return {"action": action, "reason": self.reasons[0], "replica": self.replica, "loss": self.loss, "grad_norm": self.grad_norm}
 
 
 def rows(memory, since=0):

@@ -78,12 +78,12 @@ class StepGuard:
         return "StepGuard(" + ", ".join(f"{k}={v!r}" for k, v in self.get_config().items()) + ")"
 
 
-def step_guard_or_error(value, argument="step_guard"):
-    """`value` if it is a `StepGuard`, else a `TypeError` that shows the right form."""
+def step_guard_or_error(value, other=""):
+    """`value` if it is a `StepGuard`, else a `TypeError` that shows the right form; `other` names what else is taken."""
     if not isinstance(value, StepGuard):
         raise TypeError(
-            f"`{argument}` must be a keras_nanguard.StepGuard, for example StepGuard(global_clipnorm=1.0). "
-            f"Received: {argument}={value!r} (of type {type(value).__name__})"
+            f"`step_guard` must be a keras_nanguard.StepGuard, for example StepGuard(global_clipnorm=1.0){other and ', '}{other}. "
+            f"Received: step_guard={value!r} (of type {type(value).__name__})"
         )
     return value
 

@@ -88,7 +88,7 @@ def test_only_finite_norms_of_accepted_steps_are_remembered(spec, sequence):
 def test_anything_not_finite_is_refused(step):
     memory, (verdict,) = run(layout.StepSpec(StepGuard()), [step])
     assert not bool(verdict.apply)
-    assert layout.counts(memory)["skips_in_row"] == 1
+    assert layout.counts(memory)["skipped"] == 1
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,9 @@ from .strategy import unsupported
 from .train_function import GuardedFunction
 from .train_function import guarded_step
 
-HOOKS_ARE_SYNCHRONOUS = True
 
 __all__ = [
     "GuardedFunction",
-    "HOOKS_ARE_SYNCHRONOUS",
     "Memory",
     "StateCheck",
     "apply_gradients",

@@ -9,6 +9,7 @@ from . import numerics
 from . import strategy as distribution
 from .hooks import Hooks
 from .hooks import build
+from .hooks import is_guarded
 from .update import Undo
 from .update import Update
 from .update import guarded
@@ -50,10 +51,13 @@ def replica():
 
 def apply_gradients(spec, memory, optimizer, grads, variables, loss, kept):
     """Judges the update, carries it out, and puts the kept values back where it was refused; a dict of tensors."""
+    if is_guarded(optimizer):
+        raise RuntimeError(
+            f"GradientGuard.apply runs inside a train step that is guarded already (NanGuardCallback or SafeModel), with the same optimizer "
+            f"{optimizer.name!r}. One step can have one guard: call optimizer.apply there, or leave the other guard out."
+        )
     build(optimizer, variables)
     update = Update(optimizer, optimizer.apply, list(grads), list(variables))
     written = [value for value in (numerics.raw(v).read_value() for v, _ in kept) if value.dtype.is_floating]
-    loss = tf.cast(tf.convert_to_tensor(loss), tf.float32)
-    loss = loss if loss.shape.rank == 0 else tf.reduce_mean(loss)
     with _OneReduction(optimizer) if distribution.replicas() > 1 else contextlib.nullcontext():
-        return guarded(spec, memory, update, loss, written, Undo(kept))[0]
+        return guarded(spec, memory, update, numerics.scalar(loss), written, Undo(kept))[0]

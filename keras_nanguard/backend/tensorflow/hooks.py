@@ -74,7 +74,12 @@ class OptimizerHooks(Hooks):
 
     def _apply(self, optimizer):
         original = optimizer.apply
-        return lambda grads, trainable_variables=None: self._on_apply(optimizer, original, grads, trainable_variables)
+
+        def apply(grads, trainable_variables=None):
+            return self._on_apply(optimizer, original, grads, trainable_variables)
+
+        apply.guarded = True
+        return apply
 
     def _scale_loss(self, optimizer):
         original = optimizer.scale_loss
@@ -104,6 +109,11 @@ class OptimizerHooks(Hooks):
             return rate * keras.ops.cast(self._learning_rate_scale(), getattr(rate, "dtype", "float32"))
 
         return scaled
+
+
+def is_guarded(optimizer):
+    """Whether a guarded step is running and has this optimizer in its hands."""
+    return getattr(vars(optimizer).get("apply"), "guarded", False)
 
 
 def build(optimizer, variables):

@@ -58,6 +58,12 @@ def clipped(gradients, factor):
     return [scale(gradient) for gradient in gradients]
 
 
+def scalar(loss):
+    """A loss as a float32 scalar."""
+    loss = tf.cast(tf.convert_to_tensor(loss), tf.float32)
+    return loss if loss.shape.rank == 0 else tf.reduce_mean(loss)
+
+
 def raw(variable):
     """The `tf.Variable` under a Keras variable."""
     return variable if isinstance(variable, tf.Variable) else variable.value

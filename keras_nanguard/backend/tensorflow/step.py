@@ -57,6 +57,7 @@ class GuardedStep:
         self.model, self.train_step, self.spec, self.memory = model, train_step, spec, memory
         self.needs_whole_state, self._update_waits = False, True
         self.added = ()  # the keys of the logs that are the guard's
+        self.before_update = None  # eager code: called before each update until one is carried out
         if model.built and calls_scale_loss(train_step):
             with model.distribute_strategy.scope():
                 build(model.optimizer, model.trainable_variables)
@@ -99,6 +100,8 @@ class GuardedStep:
         return self._told(run, self._put_back(run, logs))
 
     def _told(self, run, logs):
+        if run.graph is None and bool(run.outcome["applied"]):
+            self.before_update = None
         extras = told_logs.extras(run.outcome)
         self.added = tuple(name for name in extras if name not in logs)
         return {**extras, **logs}
@@ -115,7 +118,7 @@ class GuardedStep:
 
     def _on_loss(self, loss):
         if getattr(self._here, "run", None) is not None:
-            self._here.run.loss = scalar(loss)
+            self._here.run.loss = numerics.scalar(loss)
 
     def _on_apply(self, optimizer, original, grads, variables):
         run = getattr(self._here, "run", None)
@@ -126,6 +129,8 @@ class GuardedStep:
         if all(g is None for g in grads):
             return original(grads, variables)  # Keras' own error, or nothing to do
         build(optimizer, variables)
+        if run.graph is None and self.before_update is not None:
+            self.before_update()
         run.updates += 1
         return self._update(run, Update(optimizer, original, grads, variables))
 
@@ -163,7 +168,7 @@ class GuardedStep:
         """The loss of a step that has ended, from its logs where nothing else has shown it."""
         loss = run.loss
         if loss is None and isinstance(logs, dict) and "loss" in logs:
-            loss = scalar(logs["loss"])
+            loss = numerics.scalar(logs["loss"])
         self.judged = "gradients" if loss is None else "loss and gradients"
         return tf.zeros(()) if loss is None else loss
 
@@ -236,12 +241,6 @@ class GuardedStep:
         if fresh or not self._ready:
             self._ready = True
             raise TraceAgain
-
-
-def scalar(loss):
-    """A loss as a float32 scalar."""
-    loss = tf.cast(tf.convert_to_tensor(loss), tf.float32)
-    return loss if loss.shape.rank == 0 else tf.reduce_mean(loss)
 
 
 def calls_scale_loss(train_step):

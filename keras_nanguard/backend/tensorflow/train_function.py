@@ -7,6 +7,7 @@ import tensorflow as tf
 from .memory import Memory
 from .step import GuardedStep
 from .step import TraceAgain
+from .step import calls_scale_loss
 from .whole import WholeStateStep
 
 
@@ -16,10 +17,9 @@ class GuardedFunction:
     def __init__(self, model, train_step, make, spec):
         self.spec, self.memory = spec, Memory(spec)
         self.calls = 0
-        self.before_first_update = None
+        self.before_first_update = self.session = None
         self._model, self._make = model, make
-        eager_and_custom = model.run_eagerly and not (getattr(train_step, "__module__", "") or "").startswith("keras.")
-        self._step = (WholeStateStep if eager_and_custom else GuardedStep)(model, train_step, spec, self.memory)
+        self._step = _first(model, train_step, spec, self.memory)
         self._function = None
 
     @property
@@ -41,30 +41,38 @@ class GuardedFunction:
         while True:
             if self._function is None:
                 self._function = self._make(self._step)
+            self._step.before_update = self.before_first_update
             try:
                 logs = self._function(iterator())
             except TraceAgain:
                 self._function = None
                 self._step = _next(self._step)
-                if self.before_first_update is not None and self._model.built:
+                if self.before_first_update is not None:
                     self.before_first_update()
-                    self.before_first_update = None
             else:
                 self.calls += 1
+                self.before_first_update = self._step.before_update if self._model.run_eagerly else None
                 return logs
 
 
 def guarded_step(model, train_step, spec, memory):
     """`step(data) -> logs` for a call outside of `fit`; compiled unless the model runs eagerly, inline in a replica."""
-    holder = [GuardedStep(model, train_step, spec, memory)]
-    if model.run_eagerly and not (getattr(train_step, "__module__", "") or "").startswith("keras."):
-        holder = [WholeStateStep(model, train_step, spec, memory)]
+    holder = [_first(model, train_step, spec, memory)]
     compiled = {}
 
     def step(data):
         while True:
             current = holder[0]
-            if model.run_eagerly or model.distribute_strategy.num_replicas_in_sync > 1:
+            if model.distribute_strategy.num_replicas_in_sync > 1:
+                try:
+                    return without(current(data), current.added)
+                except TraceAgain as again:
+                    raise RuntimeError(
+                        "`model.train_step` was called by hand in a replica, for a step that has to be traced twice: the optimizer is not "
+                        "built yet, or the step updates more than once. Call model.optimizer.build(model.trainable_variables) first, "
+                        "or train with `fit` or `train_on_batch`."
+                    ) from again
+            if model.run_eagerly:
                 return without(current(data), current.added)
             if current not in compiled:
                 compiled[current] = tf.function(current, autograph=False, reduce_retracing=True, jit_compile=model.jit_compile)
@@ -75,6 +83,12 @@ def guarded_step(model, train_step, spec, memory):
                 holder[0] = _next(current)
 
     return step
+
+
+def _first(model, train_step, spec, memory):
+    """Eager code runs once: a step that may turn out to need its whole state kept has it kept from the start."""
+    kind = WholeStateStep if model.run_eagerly and not calls_scale_loss(train_step) else GuardedStep
+    return kind(model, train_step, spec, memory)
 
 
 def without(logs, keys):

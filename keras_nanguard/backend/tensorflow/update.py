@@ -198,7 +198,7 @@ class Undo:
     """
 
     kept: list = ()
-    written: object = list
+    written: object = lambda pairs: pairs
     choice: object = None
 
 
@@ -236,21 +236,20 @@ def _decided(spec, memory, update, seen, finite, look_closely, grads, run, now, 
         run(grads)
         change = accept(spec, before, seen)
         memory.store(before, change)
-        return outcome(before, change, tf.constant(True)), now()
+        return outcome(seen, before, change, tf.constant(True)), now()
 
     def long():
         closely = look_closely()
         verdict = judge(spec, before, closely)
         carry_out(update, verdict, grads, run)
         memory.store(before, verdict.change)
-        told = outcome(before, verdict.change, verdict.apply, verdict.overflow)
+        told = outcome(closely, before, verdict.change, verdict.apply, verdict.overflow)
         return told, branch(verdict.apply, now, lambda: refuse(told["none_accepted"]))
 
-    told, logs = branch(unremarkable(spec, before, seen, finite), short, rarely(long))
-    return {**told, "loss": seen.loss, "grad_norm": seen.grad_norm}, logs
+    return branch(unremarkable(spec, before, seen, finite), short, rarely(long))
 
 
-def outcome(before, change, applied, overflow=None):
+def outcome(seen, before, change, applied, overflow=None):
     """What the rest of the step and its caller want to know of the verdict; tensors."""
     count = dict(zip(layout.COUNTS, tf.unstack(change["counts"])))
     accepted = count["epoch_accepted"]
@@ -261,6 +260,8 @@ def outcome(before, change, applied, overflow=None):
         "applied": applied,
         "overflow": tf.constant(False) if overflow is None else overflow,
         "none_accepted": tf.equal(accepted, 0),
+        "loss": seen.loss,
+        "grad_norm": seen.grad_norm,
         "logs": logs,
     }
 

@@ -86,7 +86,7 @@ class WholeStateStep(GuardedStep):
         before = self.memory.tensors()
         verdict = judge(self.spec, before, seen)
         self.memory.store(before, verdict.change)
-        return outcome(before, verdict.change, verdict.apply, verdict.overflow)
+        return outcome(seen, before, verdict.change, verdict.apply, verdict.overflow)
 
     def _after_refusal(self, run):
         if self._scaled is not None:

@@ -5,7 +5,7 @@ from tensorflow.python.framework import auto_control_deps_utils
 
 
 class Span:
-    """Stretches of a graph's operations, by position: what was traced between `open` and `close`."""
+    """Stretches of a graph's operations, by position: what was traced between `position` and `add`."""
 
     def __init__(self, graph):
         self._graph, self._bounds = graph, []
