@@ -29,6 +29,7 @@ class Seen:
         loss_scale: of a `LossScaleOptimizer`, else `None`.
         may_clip: Python bool; `False` where the optimizer clips by itself.
         replicas: bit mask of the replicas that saw something bad; `None` on one device.
+        clipped: bool, where the gradients were clipped already, each update by itself; else `None`.
     """
 
     loss: object
@@ -39,6 +40,7 @@ class Seen:
     loss_scale: object = None
     may_clip: bool = True
     replicas: object = None
+    clipped: object = None
 
 
 @dataclasses.dataclass
@@ -111,7 +113,9 @@ def judge(spec, memory, seen):
     accepted = ops.logical_and(finite, ops.logical_not(skip_spike))
 
     bound = clip_bound(spec, memory) if seen.may_clip else None
-    if bound is None:
+    if seen.clipped is not None:
+        clip, factor = ops.logical_and(accepted, seen.clipped), None
+    elif bound is None:
         clip, factor = ops.zeros_like(accepted), None
     else:
         clip = ops.logical_and(accepted, ops.logical_not(norm <= bound))

@@ -142,3 +142,17 @@ def test_bad_arguments_are_refused_at_construction(name, values):
     for value in values:
         with pytest.raises(ValueError, match=f"`{name}`.*Received: {name}="):
             ng.AdaptiveLRBackoff(**{name: value})
+
+
+def test_more_patience_than_cooldown_could_never_act_and_is_refused():
+    with pytest.raises(ValueError, match="patience=5, cooldown=4"):
+        ng.AdaptiveLRBackoff(patience=5, cooldown=4)
+
+
+def test_an_epoch_of_ordinary_overflows_is_no_reason_to_stop():
+    world = linear(0.1)
+    world.x[:] *= 1e9
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-30), initial_scale=2.0**127)
+    world.model.compile(optimizer, "mse", jit_compile=False)
+    history = worlds.train(world, world.without(()), [ng.AdaptiveLRBackoff()], epochs=2).history
+    assert np.isnan(history["grad_norm"]).all() and history["skipped_steps"] == [0.0, 0.0]

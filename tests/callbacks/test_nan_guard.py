@@ -301,6 +301,72 @@ def test_a_report_that_cannot_be_written_from_the_start_is_an_error(tmp_path):
     assert not np.isnan(worlds.train(world, world.without(()), epochs=1).history["loss"]).any(), "the model is plain again"
 
 
+def test_a_report_stays_that_of_its_run():
+    world, first, second = small(), ng.NanGuardCallback(), ng.NanGuardCallback()
+    worlds.train(world, world.with_bad(), [first], epochs=1)
+    before = first.report
+    worlds.train(world, world.with_bad(batches=(0, 1, 2)), [second], epochs=2)
+    assert first.report.to_dict() == before.to_dict()
+    assert (before.totals["skipped"], second.report.totals["skipped"]) == (2, 6)
+
+
+def test_without_skipping_bad_steps_are_applied_and_only_recorded(capsys):
+    plain, world = small(), small()
+    worlds.train(plain, plain.with_bad(), epochs=1)
+    guard = ng.NanGuardCallback(ng.StepGuard(skip_nonfinite=False))
+    world.model.fit(**world.with_bad(), batch_size=16, shuffle=False, verbose=2, callbacks=[guard])
+    np.testing.assert_array_equal(weights(world.model)[0], weights(plain.model)[0])
+    report = guard.report
+    assert report.outcome == "completed" and report.totals["skipped"] == 0
+    assert {incident.action for incident in report.incidents} == {"mention"}
+    assert "the loss is not finite; applied all the same (skip_nonfinite=False)." in capsys.readouterr().out
+
+
+def test_inside_a_block_of_steps_the_stop_is_at_the_step_that_exhausts_it():
+    world = small(steps_per_execution=4)
+    guard = ng.NanGuardCallback(max_consecutive_skips=2)
+    worlds.train(world, world.with_bad(batches=(1, 2)), [guard], epochs=1)
+    stop = guard.report.incidents[-1]
+    assert (stop.action, stop.step, stop.batch) == ("stop", 2, 2) and guard.report.outcome == "stopped"
+
+
+def test_a_train_step_placed_on_the_instance_is_guarded_and_stays():
+    world = small()
+    calls = []
+
+    def train_step(data):
+        calls.append(1)
+        return keras.Model.train_step(world.model, data)
+
+    world.model.train_step = train_step
+    for _ in range(2):
+        history = worlds.train(world, world.with_bad(), [ng.NanGuardCallback()], epochs=1).history
+        assert history["skipped_steps"] == [2.0]
+    assert calls and vars(world.model)["train_step"] is train_step
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_a_poisonous_first_update_of_a_model_not_yet_built_is_undone(eager):
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(3e38), "mse", run_eagerly=eager, jit_compile=False)
+    x, y = worlds.data()
+    guard = ng.NanGuardCallback()
+    model.fit(x * 1e4, y, batch_size=16, verbose=0, callbacks=[guard])
+    assert guard.report.outcome == "stopped" and guard.report.incidents[-1].reason == "update"
+    assert all(np.isfinite(value).all() for value in weights(model))
+
+
+def test_a_stop_says_where_nothing_was_good_from_the_start():
+    world = small()
+    world.model.layers[-1].bias.assign([np.nan])
+    guard = ng.NanGuardCallback(raise_error=True)
+    with pytest.raises(ng.NonFiniteTrainingError, match="Not finite from the start, and so still: out/bias") as raised:
+        worlds.train(world, {k: None if v is None else np.tile(v, (3, 1)) for k, v in world.without(()).items()}, [guard], epochs=1)
+    assert "last good" not in str(raised.value)
+    assert guard.report.incidents[-1].reason == "initial_state" and "last good" not in str(guard.report)
+
+
 def test_a_metric_that_is_not_finite_is_mentioned_once(capsys):
     world = small()
 
@@ -336,6 +402,7 @@ def test_a_guard_that_is_not_in_use_raises():
     world = small()
     callbacks = keras.callbacks.CallbackList([ng.NanGuardCallback()], model=world.model)
     callbacks.on_train_begin()
+    callbacks.on_epoch_begin(0)
     with pytest.raises(RuntimeError, match="not the guarded one"):
         callbacks.on_train_batch_end(0, {"loss": 1.0})
 
@@ -358,6 +425,8 @@ def test_twice_in_a_list_is_an_error_and_loses_nothing(kind):
         ({"max_consecutive_skips": 0}, "max_consecutive_skips"),
         ({"max_consecutive_skips": 2.5}, "max_consecutive_skips"),
         ({"report_path": 3}, "report_path"),
+        ({"report_path": ""}, "must name a file"),
+        ({"step_guard": None}, 'or "auto"'),
         ({"raise_error": "yes"}, "raise_error"),
     ],
 )

@@ -164,3 +164,46 @@ def test_under_a_strategy_one_replica_decides_for_both(strategy):
     assert not any(map(bool, both(x, np.full_like(x, np.nan))))
     worlds.assert_same_bits([v.numpy() for v in model.variables], before)
     assert [i.replica for i in guard.report().incidents] == [1]
+
+
+def test_the_norm_of_an_accepted_step_is_told_also_where_its_square_overflows():
+    optimizer = keras.optimizers.SGD(0.0)
+    variable = keras.Variable(np.ones(4, "float32"))
+    guard = ng.GradientGuard(optimizer, step_guard=ng.StepGuard(None))
+    outcome = guard.apply([tf.fill([4], 1e30)], [variable], loss=1.0)
+    assert bool(outcome.applied) and float(outcome.grad_norm) == pytest.approx(2e30)
+
+
+def test_in_compiled_code_lost_weights_are_told_by_the_report():
+    variable = keras.Variable(np.ones(4, "float32"), name="lost")
+    guard = ng.GradientGuard(keras.optimizers.SGD(3e38))
+
+    @tf.function
+    def step(factor):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(variable.value * factor)
+        return guard.apply(tape.gradient(loss, [variable.value]), [variable], loss=loss)
+
+    step(tf.constant(10.0))
+    step(tf.constant(10.0))
+    assert any("are not finite: lost" in note for note in guard.report().notes)
+
+
+def test_inside_a_step_that_is_guarded_already_it_is_refused():
+    class Twice(keras.Model):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, self(x, training=True))
+            self.guard.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables, loss=loss)
+            return {"loss": loss}
+
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((6,))
+    model = Twice(inputs, keras.layers.Dense(1)(inputs))
+    model.compile("adam", "mse", jit_compile=False)
+    model.guard = ng.GradientGuard(model.optimizer)
+    x, y = worlds.data()
+    model.fit(x, y, verbose=0)
+    with pytest.raises(RuntimeError, match="One step can have one guard"):
+        model.fit(x, y, verbose=0, callbacks=[ng.NanGuardCallback()])

@@ -68,12 +68,12 @@ class Gan(Vae):
 
     def compile(self, first, second, **kwargs):
         super().compile(**kwargs)
-        self.first, self.second = first, second
+        self.two = [first, second]
 
     def train_step(self, data):
         x, _ = data
         loss = 0.0
-        for optimizer, layers in ((self.first, [self.encoder, self.norm]), (self.second, [self.decoder])):
+        for optimizer, layers in zip(self.two, ([self.encoder, self.norm], [self.decoder])):
             variables = [v for layer in layers for v in layer.trainable_variables]
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean(tf.square(self(x, training=True) - x))
@@ -100,7 +100,7 @@ def unguarded(cls):
 
     def compile(self, first, second, **kwargs):
         keras.Model.compile(self, **kwargs)
-        self.first, self.second = first, second
+        self.two = [first, second]
 
     body["__init__"] = __init__
     if "compile" in body:
@@ -116,8 +116,8 @@ def custom(cls, **compile):
     model(x[:1])
     if "Gan" in cls.__name__:
         model.compile(keras.optimizers.Adam(0.01), keras.optimizers.SGD(0.01, momentum=0.9), jit_compile=False, **compile)
-        model.first.build([*model.encoder.trainable_variables, *model.norm.trainable_variables])
-        model.second.build(model.decoder.trainable_variables)
+        model.two[0].build([*model.encoder.trainable_variables, *model.norm.trainable_variables])
+        model.two[1].build(model.decoder.trainable_variables)
     else:
         model.compile("adam", "mse", jit_compile=False, **compile)
     return worlds.World(model, x, y)
@@ -136,6 +136,13 @@ def test_a_train_step_of_ones_own_is_kept_and_guarded(cls, door, eager):
     worlds.assert_same_bits(worlds.state(guarded.model), worlds.state(plain.model))
     if door == "callback":
         assert guard.report.judged == "loss and gradients"
+
+
+def test_of_two_optimizers_each_clips_its_own_gradients_and_a_step_counts_once():
+    for bound, clipped in ((1e-6, 16), (1e6, 0)):
+        world, guard = custom(unguarded(Gan)), ng.NanGuardCallback(ng.StepGuard(bound))
+        worlds.train(world, world.without(()), [guard])
+        assert guard.report.totals["clipped"] == clipped
 
 
 def test_train_on_batch_returns_what_keras_returns():

@@ -50,13 +50,13 @@ class Memory:
     # what a step needs only for itself
 
     def start_adding(self):
-        self._made("added", 2).assign(tf.zeros(2))
+        self._made("added", 3).assign(tf.zeros(3))
 
     def add(self, values):
-        self._made("added", 2).assign_add(values)
+        self._made("added", 3).assign_add(values)
 
     def added(self):
-        return self._made("added", 2).read_value()
+        return self._made("added", 3).read_value()
 
     def last_logs(self, size):
         """The logs of the last accepted step, for a train step whose logs are not the model's metrics; NaN before."""

@@ -20,7 +20,6 @@ from .update import look
 from .update import lower_loss_scale
 from .update import nothing
 from .update import outcome
-from .update import own_clips
 
 
 class WholeStateStep(GuardedStep):
@@ -42,24 +41,25 @@ class WholeStateStep(GuardedStep):
             update = update.with_grads(update.with_present(distribution.reduce_sum(update.present)))
         run.optimizers.append(update.optimizer)
         seen = look(update, tf.zeros(()), True)
-        self._add_up(seen)
-        grads = update.grads
+        grads, clipped = update.grads, tf.constant(False)
         bound = clip_bound(self.spec, self.memory.tensors()) if seen.may_clip else None
         if bound is not None:
-            factor = bound / tf.maximum(seen.grad_norm, bound)
+            factor, clipped = bound / tf.maximum(seen.grad_norm, bound), seen.grad_norm > bound
             clip = lambda: numerics.clipped(update.present, factor)
-            grads = update.with_present(branch(seen.grad_norm > bound, clip, lambda: list(update.present)))
+            grads = update.with_present(branch(clipped, clip, lambda: list(update.present)))
+        self._add_up(seen, clipped)
         update.original(grads, update.variables)
 
-    def _add_up(self, seen):
+    def _add_up(self, seen, clipped):
         """Into variables: an update inside a loop or a condition can leave its norm nowhere else."""
         bad = tf.where(seen.gradients_finite, 0.0, 1.0)
         squared = tf.where(seen.gradients_finite, tf.square(seen.grad_norm), 0.0)
+        values = tf.stack([squared, bad, tf.cast(clipped, tf.float32)])
         if self._across:
             once = lambda strategy, values: self.memory.add(distribution.local(strategy, values)[0])
-            distribution.across(once, tf.stack([squared, bad]))
+            distribution.across(once, values)
         else:
-            self.memory.add(tf.stack([squared, bad]))
+            self.memory.add(values)
 
     def _finish(self, run, logs):
         loss = self._loss(run, logs)
@@ -72,7 +72,7 @@ class WholeStateStep(GuardedStep):
         run.outcome = distribution.across(once, total)
 
     def _judged(self, run, loss, state_finite):
-        squared, bad = tf.unstack(self.memory.added())
+        squared, bad, clipped = tf.unstack(self.memory.added())
         scale = run.loss_scale
         seen = Seen(
             loss=loss,
@@ -81,7 +81,7 @@ class WholeStateStep(GuardedStep):
             state_finite=state_finite,
             learning_rate=learning_rate(run.optimizers[0]),
             loss_scale=None if scale is None else numerics.first_of(scale),
-            may_clip=not any(own_clips(optimizer) for optimizer in run.optimizers),
+            clipped=clipped > 0,
         )
         before = self.memory.tensors()
         verdict = judge(self.spec, before, seen)
