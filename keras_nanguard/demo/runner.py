@@ -39,7 +39,7 @@ def main(argv=None):
         print(f"A framework that it runs on comes with: {_INSTALL}", file=sys.stderr)
         return 2
     began = time.perf_counter()
-    print(f"nanguard demo: two losses that turn training to NaN, on real data")
+    print("nanguard demo: two losses that turn training to NaN, on real data")
     print(f"Keras {keras.__version__} on {keras.config.backend()}")
     for name, module in _CASES.items():
         if options.case in (name, "all"):

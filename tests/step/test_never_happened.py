@@ -33,6 +33,42 @@ def test_a_healthy_run_is_left_alone(name):
     assert guard.report.totals["skipped"] == guard.report.totals["clipped"] == 0 and not guard.report.incidents
 
 
+def convolutional(**compile):
+    keras.utils.set_random_seed(1)
+    image = keras.Input((8, 8, 1))
+    h = worlds.L.BatchNormalization()(worlds.L.Conv2D(4, 3, activation="relu")(image))
+    h = worlds.L.Dropout(0.2)(worlds.L.MaxPooling2D()(h))
+    model = keras.Model(image, worlds.L.Dense(3, activation="softmax")(worlds.L.Flatten()(h)))
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"], **compile)
+    random = np.random.default_rng(0)
+    return worlds.World(model, random.normal(size=(128, 8, 8, 1)).astype("float32"), random.integers(0, 3, (128,)))
+
+
+def recurrent(**compile):
+    keras.utils.set_random_seed(1)
+    sequence = keras.Input((5, 4))
+    model = keras.Model(sequence, worlds.L.Dense(1)(worlds.L.LSTM(8, dropout=0.1)(sequence)))
+    model.compile("adam", "mse", **compile)
+    random = np.random.default_rng(0)
+    return worlds.World(model, random.normal(size=(128, 5, 4)).astype("float32"), random.normal(size=(128, 1)).astype("float32"))
+
+
+@pytest.mark.parametrize("mode", ["graph", "eager", "XLA"])
+@pytest.mark.parametrize("make", [worlds.functional, convolutional, recurrent])
+def test_a_long_healthy_run_is_left_alone(make, mode):
+    epochs = 5 if mode == "eager" else 25  # eager steps are slow to test
+    compile = {"run_eagerly": mode == "eager", "jit_compile": mode == "XLA"}
+    plain, guarded, guard = make(**compile), make(**compile), ng.NanGuardCallback()
+    worlds.train(plain, plain.without(()), epochs=epochs)
+    worlds.train(guarded, guarded.without(()), [guard, ng.AdaptiveLRBackoff()], epochs=epochs)
+    assert guard.report.totals["steps"] == epochs * worlds.BATCHES and not guard.report.incidents
+    if mode == "XLA":
+        for one, other in zip(worlds.state(guarded.model), worlds.state(plain.model)):
+            np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-4)
+    else:
+        worlds.assert_same_bits(worlds.state(guarded.model), worlds.state(plain.model))
+
+
 @pytest.mark.parametrize("value", [np.inf, -np.inf])
 def test_infinities_are_refused_like_nan(value):
     plain, guarded = worlds.functional(), worlds.functional()

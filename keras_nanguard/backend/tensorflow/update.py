@@ -187,7 +187,7 @@ def put_back(kept):
             part.assign(value)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Undo:
     """What a refused step leaves behind, and how it is told.
 
