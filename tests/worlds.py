@@ -46,6 +46,14 @@ def data(columns=6, seed=0):
     return x, (x[:, :1] > 0).astype("float32")
 
 
+def seed_everything():
+    """Keras' global seed generator too, which older Keras keeps from one model to the next."""
+    keras.random.normal((1,))  # makes it
+    keras.utils.set_random_seed(1)
+    if _global_seed_generator() is not None:
+        _global_seed_generator().state.assign([1, 0])
+
+
 def body(inputs, norm=True, dropout=True):
     h = L.Dense(16, activation="relu")(inputs)
     h = L.BatchNormalization()(h) if norm else h
@@ -87,10 +95,7 @@ def subclassed(cls=keras.Model, **compile):
             # Keras' global seed generator is part of the training state too
             return self.last(h) + (0.01 * keras.random.normal(keras.ops.shape(h)[:1] + (1,)) if training else 0.0)
 
-    keras.random.normal((1,))  # makes Keras' global seed generator; older Keras keeps it from one model to the next
-    keras.utils.set_random_seed(1)
-    if _global_seed_generator() is not None:
-        _global_seed_generator().state.assign([1, 0])
+    seed_everything()
     model = Net()
     model.compile("adam", "mse", metrics=["mae"], **{"jit_compile": False, **compile})
     return World(model, *data())

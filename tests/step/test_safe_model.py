@@ -110,7 +110,7 @@ def unguarded(cls):
 
 
 def custom(cls, **compile):
-    keras.utils.set_random_seed(1)
+    worlds.seed_everything()
     model = cls()
     x, y = worlds.data()
     model(x[:1])
