@@ -19,7 +19,7 @@ class Snapshot:
 
     def __init__(self, model, known=()):
         self._model = model
-        self._kept = [(v, np.array(v.numpy())) for v in training_state(model)]
+        self._kept = [(v, _copied(v.numpy())) for v in training_state(model)]
         self.bad = [
             state.variable_name(v) for v, value in self._kept if state.variable_name(v) not in known and _is_float(v) and not np.isfinite(value).all()
         ]
@@ -40,6 +40,11 @@ def training_state(model):
     left_out = {id(v) for metric in model.metrics for v in metric.variables}
     left_out |= {id(v) for v in state.learning_rate_variables(model)}
     return [v for v in state.forward_state(model) + state.optimizer_state(model) if id(v) not in left_out]
+
+
+def _copied(array):
+    """By value: what a framework hands out may be its own memory, which the next step writes to."""
+    return array if array.flags.owndata else np.array(array)
 
 
 def _is_float(variable):
