@@ -40,12 +40,12 @@ def cnn():
 
 # name -> (model, batch size, steps per round)
 MODELS = {
-    "tiny MLP": (lambda: mlp(32, 2, norm=True), 16, 300),
-    "3x512 MLP": (lambda: mlp(512, 3, norm=True), 128, 60),
-    "small CNN": (cnn, 64, 40),
-    "40M-parameter MLP": (lambda: mlp(4400, 3, 256), 64, 4),
-    "300 layers of 8": (lambda: mlp(8, 300), 8, 10),
-    "two replicas, 3x512": (lambda: mlp(512, 3, norm=True), 128, 40),
+    "tiny MLP": (lambda: mlp(32, 2, norm=True), 16, 1000),
+    "3x512 MLP": (lambda: mlp(512, 3, norm=True), 128, 200),
+    "small CNN": (cnn, 64, 60),
+    "40M-parameter MLP": (lambda: mlp(4400, 3, 256), 64, 8),
+    "300 layers of 8": (lambda: mlp(8, 300), 8, 40),
+    "two replicas, 3x512": (lambda: mlp(512, 3, norm=True), 128, 100),
 }
 KINDS = ("plain", "global_clipnorm=1 + TerminateOnNaN", "NanGuardCallback", "NanGuardCallback + AdaptiveLRBackoff")
 
