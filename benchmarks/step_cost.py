@@ -9,6 +9,7 @@ best rounds and of the medians. Tracing is not in them.
 
 import argparse
 import contextlib
+import functools
 import os
 import time
 
@@ -50,10 +51,16 @@ MODELS = {
 KINDS = ("plain", "global_clipnorm=1 + TerminateOnNaN", "NanGuardCallback", "NanGuardCallback + AdaptiveLRBackoff")
 
 
+@functools.cache
+def strategy():
+    """One for the process: the collectives of several would get in each other's way."""
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+
 def prepared(name, kind):
     """A function that trains one epoch and gives (CPU, wall) milliseconds per step."""
     make, batch, steps = MODELS[name]
-    replicas = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]) if "replicas" in name else None
+    replicas = strategy() if "replicas" in name else None
     keras.utils.set_random_seed(0)
     with replicas.scope() if replicas else contextlib.nullcontext():
         model = make()
