@@ -13,18 +13,20 @@ def optimizers_of(model):
     found = _Unique()
     if getattr(model, "optimizer", None) is not None:
         found.add(model.optimizer)
-    _scan_optimizers(vars(model).values(), found)
+    _scan_optimizers(vars(model).values(), found, depth=3)
     return found.items
 
 
-def _scan_optimizers(values, found):
+def _scan_optimizers(values, found, depth):
+    if depth == 0:
+        return
     for value in values:
         if isinstance(value, keras.optimizers.Optimizer):
             found.add(value)
         elif isinstance(value, (list, tuple)):
-            _scan_optimizers(value, found)
+            _scan_optimizers(value, found, depth - 1)
         elif isinstance(value, dict):
-            _scan_optimizers(value.values(), found)
+            _scan_optimizers(value.values(), found, depth - 1)
 
 
 def leaf_optimizers(optimizer):

@@ -7,8 +7,8 @@ A backend is a package with these names; someone adding one fills them in:
     build a train function from a step. Called with what Keras' own is called with, it returns the logs as tensors, with the keys `grad_norm`,
     `skipped_steps` and, with a backoff, `learning_rate_scale` beside the model's own. Attributes: `memory` (below), `judged`
     (`"loss and gradients"` or `"gradients"`), `added` (the keys that are the guard's), `spec`, `before_first_update` (where the model was
-    not built: called between building and the first update, again if that one is refused; else `None`), `calls`, `session` (the `FitSession` whose
-    steps the memory holds).
+    not built: called between building and the first update, again if that one is refused; else `None`), `calls`, `owner` (for whom the memory holds
+    steps, compared by identity).
 `guarded_step(model, train_step, spec, memory)`
     The same for a call of `model.train_step(data)` outside of `fit`.
 `Memory(spec)`

@@ -11,7 +11,7 @@ from ..step.step_guard import StepGuard
 from .guarding_callback import GuardingCallback
 
 
-def _whole(name, value, least, most=1000):
+def _whole(name, value, least, most):
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not least <= value <= most:
         raise ValueError(f"`{name}` must be an int >= {least} and <= {most}. Received: {name}={value!r}")
     return int(value)
@@ -42,7 +42,7 @@ class AdaptiveLRBackoff(GuardingCallback):
 
     Args:
         factor: float in (0, 1), default 0.5: what a drop multiplies the scale with.
-        patience: int >= 1, default 3: how many bad steps (or spikes) close together cause a drop.
+        patience: int from 1 to 1000, default 3, at most `cooldown`: how many bad steps (or spikes) close together cause a drop.
         cooldown: int >= 1, default 50, steps: how close together that is, and how long it must be calm before the scale grows.
         regrow_steps: int >= 1, default 200, steps: how long growing back by one `factor` takes.
         min_scale: float in (0, 1], default 1e-3: the scale never falls below.
@@ -65,7 +65,7 @@ class AdaptiveLRBackoff(GuardingCallback):
         below_one = math.nextafter(1.0, 0.0)
         self.policy = BackoffPolicy(
             factor=_between("factor", factor, 0.0, below_one, "a float > 0 and < 1"),
-            patience=_whole("patience", patience, 1),
+            patience=_whole("patience", patience, 1, most=1000),
             cooldown=_whole("cooldown", cooldown, 1, most=10**9),
             regrow_steps=_whole("regrow_steps", regrow_steps, 1, most=10**9),
             min_scale=_between("min_scale", min_scale, 0.0, 1.0, "a float > 0 and <= 1"),

@@ -137,15 +137,14 @@ class NanGuardCallback(GuardingCallback):
         self._messenger = Messenger(verbose=(self.params or {}).get("verbose", 0))
         if self._unfinished is not None:
             self._unfinished.detach()
-        if self.report_path is not None:
-            write_report(self._recorder.build(), self.report_path)  # a path that cannot be written is an error here, not after hours
-            self._unfinished = weakref.finalize(self, _write_unfinished, self._recorder, self.report_path)
         if self.model.built and self.model.optimizer.built:
             self._look_at_start()
             self._snapshot = Snapshot(self.model, self.session.state.known)
         else:
             function.before_first_update = self._late_snapshot
-        self._write()
+        if self.report_path is not None:
+            write_report(self._recorder.build(), self.report_path)  # a path that cannot be written is an error here, not after hours
+            self._unfinished = weakref.finalize(self, _write_unfinished, self._recorder, self.report_path)
 
     def on_epoch_begin(self, epoch, logs=None):
         super().on_epoch_begin(epoch, logs)
@@ -154,7 +153,7 @@ class NanGuardCallback(GuardingCallback):
     def on_train_batch_end(self, batch, logs=None):
         super().on_train_batch_end(batch, logs)
         skipped, loss = (logs or {}).get("skipped_steps", math.nan), (logs or {}).get("loss", 0.0)
-        if skipped != self._skipped_seen or not np.all(np.isfinite(loss)):
+        if skipped != self._skipped_seen or not _is_finite(loss):
             self._skipped_seen = skipped
             self._examine()
 
@@ -205,9 +204,9 @@ class NanGuardCallback(GuardingCallback):
 
     def _collect(self):
         """Reads the guard's memory into the record; returns the steps that were refused since, each with how many in a row that made."""
-        function = self.session.function if self.session is not None else None
-        if function is None or function.session is not self.session or not function.calls:
+        if self.session is None or not self.session.has_steps():
             return []
+        function = self.session.function
         memory = function.memory.read()
         new = layout.rows(memory, self._examined)
         if new and new[0].step > self._examined:
@@ -273,7 +272,7 @@ class NanGuardCallback(GuardingCallback):
         """What is not finite and yet no reason to do anything."""
         loss = logs.get("loss", 0.0)
         bad = [name for name, value in logs.items() if isinstance(value, float) and not math.isfinite(value)]
-        if not np.all(np.isfinite(loss)):
+        if not _is_finite(loss):
             return
         for name in bad:
             if name == "val_loss":
@@ -296,6 +295,11 @@ class NanGuardCallback(GuardingCallback):
             note = error.strerror or str(error)
             self._recorder.add_note(note)
             self._messenger.say_once("report_path", note, self._bar_open())
+
+
+def _is_finite(loss):
+    """Of a number, or of an array that a train step of one's own has put into the logs."""
+    return math.isfinite(loss) if isinstance(loss, float) else bool(np.all(np.isfinite(loss)))
 
 
 def _write_unfinished(recorder, path):

@@ -15,7 +15,8 @@ class ModelGuard:
     def __init__(self, model):
         self._model = weakref.ref(model)
         self._functions, self._config = {}, None
-        self._plain = self._own_make = None
+        self._plain = None
+        self._own_make = None  # a `make_train_function` that someone had put on the model itself
         self.armed = None
 
     @classmethod
@@ -137,7 +138,7 @@ class _Batchwise:
 
     def __call__(self, iterator):
         self._state.begin()
-        self._function.session = None
+        self._function.owner = None
         self._function.memory.begin_epoch()
         logs = self._function(iterator)
         if self._function.spec.step_guard.skip_nonfinite and not self._state.finite():

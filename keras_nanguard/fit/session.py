@@ -33,6 +33,7 @@ class FitSession:
         self.members = []
         self.function, self.state = None, StateWatch(model)
         self._checks_each = False
+        self._mark = object()  # in the function in place of the session, which would keep callbacks and their snapshots alive
 
     @classmethod
     def join(cls, model, callback):
@@ -88,7 +89,7 @@ class FitSession:
         """The train function of this `fit`: the guarded one, and a look at the state before any hook where one could save it."""
         self.function = function
         function.memory.write(initial(function.spec))
-        function.calls, function.before_first_update, function.session = 0, None, self
+        function.calls, function.before_first_update, function.owner = 0, None, self._mark
 
         def run(iterator):
             try:
@@ -103,6 +104,11 @@ class FitSession:
             return logs
 
         return run
+
+    def has_steps(self):
+        """Whether the guard's memory holds steps of this `fit`, and not of a later one."""
+        function = self.function
+        return function is not None and function.owner is self._mark and function.calls > 0
 
     def state_is_sound(self):
         """Whether the state is finite, or nobody asked for that."""

@@ -156,3 +156,10 @@ def test_an_epoch_of_ordinary_overflows_is_no_reason_to_stop():
     world.model.compile(optimizer, "mse", jit_compile=False)
     history = worlds.train(world, world.without(()), [ng.AdaptiveLRBackoff()], epochs=2).history
     assert np.isnan(history["grad_norm"]).all() and history["skipped_steps"] == [0.0, 0.0]
+
+
+def test_a_silent_fit_is_not_ended_in_silence(caplog):
+    world = linear(0.1)
+    history = worlds.train(world, world.with_bad(batches=range(8)), [ng.AdaptiveLRBackoff()], epochs=5).history
+    assert len(history["loss"]) == 1
+    assert "epoch 0: no step was accepted; training stopped" in caplog.text

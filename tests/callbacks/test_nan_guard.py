@@ -1,8 +1,10 @@
 """`NanGuardCallback` in real fits: in, out, again, and however `fit` ends."""
 
 import copy
+import gc
 import json
 import math
+import weakref
 
 import keras
 import numpy as np
@@ -308,6 +310,15 @@ def test_a_report_stays_that_of_its_run():
     worlds.train(world, world.with_bad(batches=(0, 1, 2)), [second], epochs=2)
     assert first.report.to_dict() == before.to_dict()
     assert (before.totals["skipped"], second.report.totals["skipped"]) == (2, 6)
+
+
+def test_a_model_that_was_fitted_keeps_no_callback_alive():
+    world, guard = small(), ng.NanGuardCallback()
+    worlds.train(world, world.with_bad(), [guard], epochs=1)
+    gone = weakref.ref(guard)
+    del guard
+    gc.collect()
+    assert gone() is None
 
 
 def test_without_skipping_bad_steps_are_applied_and_only_recorded(capsys):

@@ -44,11 +44,11 @@ class Run:
 class GuardedStep:
     """`step(data) -> logs`: the update runs under the verdict, and what the forward pass and the metrics wrote is put back.
 
-    For a step whose gradients pass one optimizer once, with the loss known by then: Keras' own, and most others. It
-    raises `TraceAgain` for any other, with `needs_whole_state` set.
+    For a step whose gradients pass one optimizer once: Keras' own, and most others. It raises `TraceAgain` for any other,
+    with `needs_whole_state` set.
 
     In a graph the update waits for the end of the step, where one condition decides on everything; a step that looks at
-    the updated weights itself is traced again, with the update where it stands.
+    the updated weights itself is traced again, with the update where it stands. There, and in eager code, the loss must be known by then.
     """
 
     judged = "loss and gradients"

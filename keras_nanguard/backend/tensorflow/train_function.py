@@ -17,7 +17,7 @@ class GuardedFunction:
     def __init__(self, model, train_step, make, spec):
         self.spec, self.memory = spec, Memory(spec)
         self.calls = 0
-        self.before_first_update = self.session = None
+        self.before_first_update = self.owner = None
         self._model, self._make = model, make
         self._step = _first(model, train_step, spec, self.memory)
         self._function = None

@@ -1,7 +1,7 @@
 """The guarded step for any train step: its whole state is remembered, and put back when the verdict is bad.
 
-Exact even with several optimizers or with a loss that is known only when the step has ended; the price is a second copy
-of weights and slots while the step runs.
+For several optimizers or updates, for an update inside a loop, and for eager steps of one's own. Exact; the price is a
+second copy of weights and slots while the step runs.
 """
 
 import keras
@@ -48,7 +48,7 @@ class WholeStateStep(GuardedStep):
             clip = lambda: numerics.clipped(update.present, factor)
             grads = update.with_present(branch(clipped, clip, lambda: list(update.present)))
         self._add_up(seen, clipped)
-        update.original(grads, update.variables)
+        return update.original(grads, update.variables)
 
     def _add_up(self, seen, clipped):
         """Into variables: an update inside a loop or a condition can leave its norm nowhere else."""
