@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 
+from . import backend
 from . import state
 
 
@@ -18,6 +19,7 @@ class Snapshot:
     """
 
     def __init__(self, model, known=()):
+        backend.active().sync(model)
         self._model = model
         self._kept = [(v, _copied(v.numpy())) for v in training_state(model)]
         self.bad = [
@@ -29,6 +31,7 @@ class Snapshot:
         return not self.bad
 
     def restore(self):
+        backend.active().sync(self._model)
         for variable, value in self._kept:
             variable.assign(value)
         for metric in self._model.metrics:

@@ -4,13 +4,16 @@ A backend is a package with these names; someone adding one fills them in:
 
 `GuardedFunction(model, train_step, make, spec)`
     The guarded train function of a compiled model for one `step.memory.StepSpec`. `train_step` is the step to keep, `make(step)` has Keras
-    build a train function from a step. Called with what Keras' own is called with, it returns the logs as tensors, with the keys `grad_norm`,
+    build a train function from a step. Called with what Keras' own is called with, it returns what that returns, the logs as tensors, with the keys `grad_norm`,
     `skipped_steps` and, with a backoff, `learning_rate_scale` beside the model's own. Attributes: `memory` (below), `judged`
     (`"loss and gradients"` or `"gradients"`), `added` (the keys that are the guard's), `spec`, `before_first_update` (where the model was
     not built: called between building and the first update, again if that one is refused; else `None`), `calls`, `owner` (for whom the memory holds
     steps, compared by identity).
+    `without_added(result)`: what a call returned, its logs without those keys.
 `guarded_step(model, train_step, spec, memory)`
-    The same for a call of `model.train_step(data)` outside of `fit`.
+    The same for a call of `model.train_step` outside of `fit`; takes and gives what that does.
+`sync(model)`
+    Makes the variables of the model hold their current values, where a running `fit` keeps them elsewhere.
 `Memory(spec)`
     The guard's own state on the device: `read()` gives numpy arrays by name (`step.memory.initial`), `write(arrays)` sets some of them, `begin_epoch()`
     sets the epoch's counters to zero.
@@ -18,8 +21,11 @@ A backend is a package with these names; someone adding one fills them in:
     The guarded update of a hand-written loop: the update itself (a dict of tensors: `applied`, `grad_norm`, `loss`), the values that the forward
     pass may write, what has to exist beforehand, what `keep` and the update of one step have in common (`None` in eager code), and
     the number of the replica that runs.
+`stateless_apply(spec, optimizer, guard_state, optimizer_variables, grads, trainable_variables, loss, before, after)`
+    The same where a step is a function of its state; `Memory(spec).values` is such a guard state. `FORM`: how the guard is used in a loop, to be shown in an
+    error; of `apply_gradients` and `stateless_apply` the one that is not the backend's form raises with it.
 `StateCheck(variables)`
-    Called: whether all of them are finite, in one reduction on the device. `.names()`: those that are not.
+    Of variables that hold their values. Called: whether all of them are finite, in one reduction on the device. `.names()`: those that are not.
 `unsupported(model)`
     A sentence that says why stock Keras cannot train this model here, or `None`.
 """
@@ -28,13 +34,15 @@ import importlib
 
 import keras
 
+NAMES = ("tensorflow", "jax")
+
 
 def active():
     """The package for the backend that Keras runs on."""
     name = keras.config.backend()
-    if name != "tensorflow":
+    if name not in NAMES:
         raise ImportError(
-            f"keras_nanguard guards steps on the TensorFlow backend; Keras runs on {name!r} here. "
-            "Set KERAS_BACKEND=tensorflow before keras is imported."
+            f"keras_nanguard guards steps on the backends {' and '.join(NAMES)}; Keras runs on {name!r} here. "
+            f"Set KERAS_BACKEND={NAMES[0]} (or another of them) before keras is imported."
         )
     return importlib.import_module(f".{name}", __name__)

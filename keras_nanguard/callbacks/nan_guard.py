@@ -4,6 +4,7 @@ import contextlib
 import math
 import numbers
 import os
+import threading
 import weakref
 
 import numpy as np
@@ -106,6 +107,7 @@ class NanGuardCallback(GuardingCallback):
         self._snapshot = None
         self._epoch, self._epoch_begin, self._examined, self._skips_in_row = 0, 0, 0, 0
         self._skipped_seen, self._in_epoch = 0.0, False
+        self._due, self._thread = False, threading.get_ident()  # a step to look at; decisions are taken on the thread of `fit`
         self._written = -math.inf
 
     def set_model(self, model):
@@ -155,9 +157,17 @@ class NanGuardCallback(GuardingCallback):
         skipped, loss = (logs or {}).get("skipped_steps", math.nan), (logs or {}).get("loss", 0.0)
         if skipped != self._skipped_seen or not _is_finite(loss):
             self._skipped_seen = skipped
+            self._due = True
+            if threading.get_ident() == self._thread:
+                self._examine()
+
+    def after_execution(self):
+        if self._due:
             self._examine()
 
     def on_epoch_end(self, epoch, logs=None):
+        if self._due:
+            self._examine()
         self._collect()
         super().on_epoch_end(epoch, logs)
         self._mention(epoch, logs or {})
@@ -229,6 +239,7 @@ class NanGuardCallback(GuardingCallback):
         return {"step": step, "epoch": self._epoch, "batch": step - self._epoch_begin}
 
     def _examine(self):
+        self._due = False
         for row, in_row in self._collect():
             seen = ladder.Observation(in_row, row.reasons[0], self.session.state_is_sound())
             self._act(seen, step=row.step)

@@ -126,8 +126,8 @@ class _Guarded:
     def __init__(self, function):
         self._function = function
 
-    def __call__(self, iterator):
-        return self._function(iterator)
+    def __call__(self, *args):
+        return self._function(*args)
 
 
 class _Batchwise:
@@ -136,14 +136,14 @@ class _Batchwise:
     def __init__(self, model, function):
         self._function, self._state = function, StateWatch(model)
 
-    def __call__(self, iterator):
+    def __call__(self, *args):
         self._state.begin()
         self._function.owner = None
         self._function.memory.begin_epoch()
-        logs = self._function(iterator)
+        result = self._function(*args)
         if self._function.spec.step_guard.skip_nonfinite and not self._state.finite():
             self._state.refuse()
-        return {name: value for name, value in logs.items() if name not in self._function.added}
+        return self._function.without_added(result)
 
 
 def own_train_step(model):

@@ -91,9 +91,9 @@ class FitSession:
         function.memory.write(initial(function.spec))
         function.calls, function.before_first_update, function.owner = 0, None, self._mark
 
-        def run(iterator):
+        def run(*args):
             try:
-                logs = function(iterator)
+                result = function(*args)
             except StopIteration:
                 raise
             except BaseException as error:
@@ -101,7 +101,8 @@ class FitSession:
                 raise
             if self._checks_each and not self.state_is_sound():
                 self.driver.on_bad_state()
-            return logs
+            self.driver.after_execution()
+            return result
 
         return run
 

@@ -40,6 +40,7 @@ class StateWatch:
         self._check = kept[key]
 
     def finite(self):
+        backend.active().sync(self._model)
         if self._check is None:
             self._look_at(self._variables())
         return self._check()

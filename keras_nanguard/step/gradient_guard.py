@@ -6,6 +6,7 @@ import typing
 import weakref
 
 import keras
+import numpy as np
 
 from .. import backend
 from .. import state
@@ -19,12 +20,6 @@ from .step_guard import StepGuard
 from .step_guard import refuse_two_clips
 from .step_guard import step_guard_or_error
 
-FORM = """
-    with tf.GradientTape() as tape:
-        with guard.forward():
-            loss = loss_fn(y, model(x, training=True))
-    grads = tape.gradient(loss, model.trainable_variables)
-    outcome = guard.apply(grads, model.trainable_variables, loss=loss)"""
 _OWNER = "_nanguard_owner"  # in the optimizer's `__dict__`: the guard that has it
 
 
@@ -144,6 +139,55 @@ class GradientGuard:
             self._refused()
         return Outcome(told["applied"], told["grad_norm"], told["loss"])
 
+    def initial_state(self):
+        """The guard's own state before the first step, for `stateless_apply`: a dict of arrays."""
+        return self._backend.Memory(self._spec).values
+
+    def stateless_apply(
+        self, guard_state, optimizer_variables, grads, trainable_variables, *, loss, non_trainable_before=(), non_trainable_after=()
+    ):
+        """`apply` for JAX, where a step is a function of its state; to be called in eager code or inside `jax.jit`.
+
+        Args:
+            guard_state: from `initial_state()`, then what the last call returned.
+            optimizer_variables: list of arrays, the values of `optimizer.variables`; the optimizer must be built.
+            grads: list of arrays, as `jax.grad` gives them.
+            trainable_variables: list of arrays.
+            loss: scalar, the loss of the step.
+            non_trainable_before, non_trainable_after: lists of arrays, the values of `model.non_trainable_variables` before the
+                forward pass and as it returned them; by default empty.
+
+        Returns:
+            `(outcome, guard_state, trainable_variables, optimizer_variables, non_trainable_variables)`, all to be passed on.
+
+        Raises:
+            RuntimeError: on TensorFlow and torch, where `apply` is the form.
+            ValueError: if the two lists of non-trainable variables differ in length.
+
+        Example:
+
+        >>> (loss, written), grads = grad_fn(trainable, non_trainable, x, y)
+        >>> outcome, guard_state, trainable, own, non_trainable = guard.stateless_apply(
+        ...     guard_state, own, grads, trainable, loss=loss, non_trainable_before=non_trainable, non_trainable_after=written)
+        """
+        if len(non_trainable_before) != len(non_trainable_after):
+            raise ValueError(
+                "`non_trainable_before` and `non_trainable_after` are the same variables before and after the forward pass. "
+                f"Received: {len(non_trainable_before)} and {len(non_trainable_after)} arrays."
+            )
+        told, *state = self._backend.stateless_apply(
+            self._spec,
+            self._optimizer,
+            guard_state,
+            optimizer_variables,
+            grads,
+            trainable_variables,
+            loss,
+            non_trainable_before,
+            non_trainable_after,
+        )
+        return Outcome(told["applied"], told["grad_norm"], told["loss"]), *state
+
     def _taken(self):
         """What `forward` kept for this step."""
         if self._model is None:
@@ -158,7 +202,7 @@ class GradientGuard:
         what = "there was no guard.forward() before" if pending is None else "guard.forward() ran in another function than"
         raise RuntimeError(
             f"GradientGuard has a model whose forward pass writes state, and {what} guard.apply(). Put both into the same function, "
-            f"either both in eager code or both in one compiled function:\n{FORM}"
+            f"either both in eager code or both in one compiled function:\n{self._backend.FORM}"
         )
 
     def _refused(self):
@@ -178,8 +222,8 @@ class GradientGuard:
             "earlier update made them so of finite gradients. No copy was kept: lower the learning rate, and keep snapshots of your own."
         )
 
-    def _collect(self):
-        memory = self._memory.read()
+    def _collect(self, guard_state=None):
+        memory = self._memory.read() if guard_state is None else {name: np.array(value) for name, value in guard_state.items()}
         for row in layout.rows(memory, self._examined):
             if row.outcome in ("skipped", "passed"):
                 self._recorder.add_incident(**row.incident(), step=row.step)
@@ -187,15 +231,15 @@ class GradientGuard:
         self._recorder.set_totals(**layout.totals(memory))
         self._recorder.set_steps([StepRecord.from_row(row) for row in layout.rows(memory)])
 
-    def report(self):
-        """The `RunReport` so far. In compiled loops call it at least once in 128 steps for each skipped step to be listed.
+    def report(self, guard_state=None):
+        """The `RunReport` so far; after `stateless_apply` give it the guard state that the last call returned. In compiled loops call it at least once in 128 steps for each skipped step to be listed.
 
         Where steps were refused because the weights themselves are not finite, it says so in a note: in compiled code nothing
         can be raised.
         """
-        self._collect()
+        self._collect(guard_state)
         built = self._recorder.build()
-        told = self._lost() if built.totals["skipped"] else ""
+        told = self._lost() if self._variables and built.totals["skipped"] else ""
         if told and self._recorder.add_note(told):
             built = self._recorder.build()
         return built

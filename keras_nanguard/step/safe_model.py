@@ -97,8 +97,8 @@ class SafeTrainStep:
     def keras_make_train_function(self, force=False):
         super().make_train_function(force=force)
 
-    def train_step(self, data):
-        return super().train_step(data)
+    def train_step(self, *args):
+        return super().train_step(*args)
 
     @property
     def unguarded_train_step(self):
@@ -108,10 +108,10 @@ class SafeTrainStep:
             return keras.Model.train_step.__get__(self)
 
         @functools.wraps(own)
-        def train_step(data):
+        def train_step(*args):
             before, _running.model = getattr(_running, "model", None), self
             try:
-                return own(self, data)
+                return own(self, *args)
             finally:
                 _running.model = before
 
@@ -122,10 +122,10 @@ def _guarded(own):
     """A train step as the class has it, guarded when it is called from outside."""
 
     @functools.wraps(own)
-    def train_step(self, data):
+    def train_step(self, *args):
         if getattr(_running, "model", None) is self:
-            return own(self, data)
-        return ModelGuard.of(self).guarded_step()(data)
+            return own(self, *args)
+        return ModelGuard.of(self).guarded_step()(*args)
 
     return train_step
 

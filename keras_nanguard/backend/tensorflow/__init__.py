@@ -1,18 +1,22 @@
 """The TensorFlow backend. The names are those that `keras_nanguard.backend` lists."""
 
+from .gradients import FORM
 from .gradients import apply_gradients
 from .gradients import context
 from .gradients import keep
 from .gradients import prepare
 from .gradients import replica
+from .gradients import stateless_apply
 from .memory import Memory
 from .numerics import StateCheck
 from .strategy import unsupported
 from .train_function import GuardedFunction
 from .train_function import guarded_step
+from .train_function import sync
 
 
 __all__ = [
+    "FORM",
     "GuardedFunction",
     "Memory",
     "StateCheck",
@@ -22,5 +26,7 @@ __all__ = [
     "keep",
     "prepare",
     "replica",
+    "stateless_apply",
+    "sync",
     "unsupported",
 ]

@@ -14,6 +14,13 @@ from .update import Undo
 from .update import Update
 from .update import guarded
 
+FORM = """
+    with tf.GradientTape() as tape:
+        with guard.forward():
+            loss = loss_fn(y, model(x, training=True))
+    grads = tape.gradient(loss, model.trainable_variables)
+    outcome = guard.apply(grads, model.trainable_variables, loss=loss)"""
+
 
 class _OneReduction(Hooks):
     """The guard sums the gradients over the replicas; the optimizer is kept from doing it again."""
@@ -47,6 +54,10 @@ def replica():
     """The number of the replica that this code runs for."""
     here = tf.distribute.get_replica_context()
     return 0 if here is None else here._replica_id
+
+
+def stateless_apply(*args):
+    raise RuntimeError(f"guard.stateless_apply(...) is for JAX, where a step is a function of its state. Here variables are assigned to:\n{FORM}")
 
 
 def apply_gradients(spec, memory, optimizer, grads, variables, loss, kept):

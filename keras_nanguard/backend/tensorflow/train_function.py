@@ -30,6 +30,9 @@ class GuardedFunction:
     def judged(self):
         return self._step.judged
 
+    def without_added(self, logs):
+        return without(logs, self.added)
+
     def __call__(self, iterator):
         if not isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator)):
             # a Python iterator could not be asked for the same batch again
@@ -53,6 +56,10 @@ class GuardedFunction:
                 self.calls += 1
                 self.before_first_update = self._step.before_update if self._model.run_eagerly else None
                 return logs
+
+
+def sync(model):
+    """The variables always hold the current values here."""
 
 
 def guarded_step(model, train_step, spec, memory):
