@@ -55,7 +55,7 @@ def seed_everything():
 
 
 def body(inputs, norm=True, dropout=True):
-    h = L.Dense(16, activation="relu")(inputs)
+    h = L.Dense(16, activation="silu")(inputs)
     h = L.BatchNormalization()(h) if norm else h
     return L.Dropout(0.2)(h) if dropout else h
 
@@ -79,7 +79,7 @@ def sequential(cls=keras.Model, built=True, **compile):
     if cls is not keras.Model:
         base = type("SafeSequential", (ng.SafeTrainStep, keras.Sequential), {})
     layers = [keras.Input((6,))] if built else []
-    model = base([*layers, L.Dense(16, activation="relu"), L.BatchNormalization(), L.Dropout(0.2), L.Dense(1)])
+    model = base([*layers, L.Dense(16, activation="silu"), L.BatchNormalization(), L.Dropout(0.2), L.Dense(1)])
     model.compile("adam", "mse", metrics=["mae"], **{"jit_compile": False, **compile})
     return World(model, *data())
 
@@ -88,7 +88,7 @@ def subclassed(cls=keras.Model, **compile):
     class Net(cls):
         def __init__(self):
             super().__init__()
-            self.first, self.norm, self.drop, self.last = L.Dense(16, activation="relu"), L.BatchNormalization(), L.Dropout(0.2), L.Dense(1)
+            self.first, self.norm, self.drop, self.last = L.Dense(16, activation="silu"), L.BatchNormalization(), L.Dropout(0.2), L.Dense(1)
 
         def call(self, x, training=False):
             h = self.drop(self.norm(self.first(x), training=training), training=training)
@@ -149,7 +149,7 @@ def added_loss(cls=keras.Model):
 def mixed_float16(cls=keras.Model):
     keras.utils.set_random_seed(1)
     inputs = keras.Input((6,))
-    h = L.Dense(16, activation="relu", dtype="mixed_float16")(inputs)
+    h = L.Dense(16, activation="silu", dtype="mixed_float16")(inputs)
     h = L.BatchNormalization(dtype="mixed_float16")(h)
     model = cls(inputs, L.Dense(1, dtype="float32")(h))
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), initial_scale=256.0, dynamic_growth_steps=4)
@@ -176,7 +176,7 @@ def stateful_rnn(cls=keras.Model):
 def frozen_layers(cls=keras.Model):
     keras.utils.set_random_seed(1)
     inputs = keras.Input((6,))
-    frozen = L.Dense(16, activation="relu", trainable=False)
+    frozen = L.Dense(16, activation="silu", trainable=False)
     model = cls(inputs, L.Dense(1)(L.BatchNormalization()(frozen(inputs))))
     model.compile("adam", "mse", jit_compile=False)
     return World(model, *data())

@@ -36,7 +36,7 @@ def test_a_healthy_run_is_left_alone(name):
 def convolutional(**compile):
     keras.utils.set_random_seed(1)
     image = keras.Input((8, 8, 1))
-    h = worlds.L.BatchNormalization()(worlds.L.Conv2D(4, 3, activation="relu")(image))
+    h = worlds.L.BatchNormalization()(worlds.L.Conv2D(4, 3, activation="silu")(image))
     h = worlds.L.Dropout(0.2)(worlds.L.MaxPooling2D()(h))
     model = keras.Model(image, worlds.L.Dense(3, activation="softmax")(worlds.L.Flatten()(h)))
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"], **compile)
