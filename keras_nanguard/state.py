@@ -7,6 +7,8 @@ generator, and the optimizers (several, where a custom step has several).
 
 import keras
 
+from . import backend
+
 
 def optimizers_of(model):
     """The optimizers of a model: the compiled one, and those a custom `compile` left as attributes, in lists and dicts too."""
@@ -50,6 +52,7 @@ def forward_state(model):
     seeds = _global_seed_generator()
     if seeds is not None:
         found.add(seeds.state)
+    found.add_all(backend.active().buffers(model))
     return found.items
 
 

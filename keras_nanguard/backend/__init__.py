@@ -14,6 +14,8 @@ A backend is a package with these names; someone adding one fills them in:
     The same for a call of `model.train_step` outside of `fit`; takes and gives what that does.
 `sync(model)`
     Makes the variables of the model hold their current values, where a running `fit` keeps them elsewhere.
+`buffers(model)`
+    State in the model that Keras has no variable for, as a list of objects with `value`, `dtype`, `path`, `read_value()`, `numpy()` and `assign(value)`.
 `Memory(spec)`
     The guard's own state on the device: `read()` gives numpy arrays by name (`step.memory.initial`), `write(arrays)` sets some of them, `begin_epoch()`
     sets the epoch's counters to zero.
@@ -34,7 +36,7 @@ import importlib
 
 import keras
 
-NAMES = ("tensorflow", "jax")
+NAMES = ("tensorflow", "jax", "torch")
 
 
 def active():
@@ -42,7 +44,7 @@ def active():
     name = keras.config.backend()
     if name not in NAMES:
         raise ImportError(
-            f"keras_nanguard guards steps on the backends {' and '.join(NAMES)}; Keras runs on {name!r} here. "
+            f"keras_nanguard guards steps on the backends {', '.join(NAMES)}; Keras runs on {name!r} here. "
             f"Set KERAS_BACKEND={NAMES[0]} (or another of them) before keras is imported."
         )
     return importlib.import_module(f".{name}", __name__)

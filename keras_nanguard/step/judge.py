@@ -2,6 +2,8 @@
 
     (spec, memory, what was seen) -> verdict, with what changes in the memory
 
+`lib` is the array library: `keras.ops` (the default) on the device, `numpy` where the verdict is taken on the host.
+
 Rules that other guards got wrong: select, never multiply; `not (norm <= bound)` and never `norm > bound` where NaN must
 not pass; only finite norms of accepted steps enter the window.
 """
@@ -62,7 +64,7 @@ class Verdict:
     change: dict
 
 
-def unremarkable(spec, memory, seen, finite):
+def unremarkable(spec, memory, seen, finite, lib=ops):
     """Bool scalar: everything is finite and far from every bound, so that `accept` tells all there is to say.
 
     The short way of nearly every step; `judge` gives the same memory, by more operations.
@@ -73,145 +75,145 @@ def unremarkable(spec, memory, seen, finite):
     """
     plain = finite
     if spec.uses_window:
-        plain = ops.logical_and(plain, _admits(seen.grad_norm))
+        plain = lib.logical_and(plain, _admits(seen.grad_norm, lib))
     bound = spec.step_guard.global_clipnorm if seen.may_clip else None
     if bound == "adaptive":
-        bound = ops.max(memory["norms"]) * window.FACTOR  # at most the bound itself
+        bound = lib.max(memory["norms"]) * window.FACTOR  # at most the bound itself
     if bound is not None:
-        plain = ops.logical_and(plain, seen.grad_norm <= bound)
+        plain = lib.logical_and(plain, seen.grad_norm <= bound)
     if spec.step_guard.spike_zscore is not None:
-        plain = ops.logical_and(plain, _zscore(memory, seen) <= spec.step_guard.spike_zscore)
+        plain = lib.logical_and(plain, _zscore(memory, seen, lib) <= spec.step_guard.spike_zscore)
     if spec.backoff is not None:
-        plain = ops.logical_and(plain, seen.grad_norm <= _risen_level(memory))
-        plain = ops.logical_and(plain, memory["lr_scale"] >= 1.0)
+        plain = lib.logical_and(plain, seen.grad_norm <= _risen_level(memory, lib))
+        plain = lib.logical_and(plain, memory["lr_scale"] >= 1.0)
     return plain
 
 
-def accept(spec, memory, seen):
+def accept(spec, memory, seen, lib=ops):
     """What changes in the memory at a step that is unremarkable."""
     add = layout.ADD[layout.ACCEPTED] + (layout.ONE_ADMITTED if spec.uses_window else 0)
     change = {
         "counts": memory["counts"] * layout.KEEP[layout.ACCEPTED] + add,
         "epoch_norm": memory["epoch_norm"] + seen.grad_norm,
-        "row": _row(seen, layout.code(0, layout.ACCEPTED)),
+        "row": _row(seen, layout.code(0, layout.ACCEPTED), lib),
     }
     if spec.uses_window:
         change["norm"] = seen.grad_norm
     return change
 
 
-def judge(spec, memory, seen):
+def judge(spec, memory, seen, lib=ops):
     """The whole verdict, on any step."""
     guard = spec.step_guard
-    norm = ops.cast(seen.grad_norm, "float32")
-    loss_finite = ops.isfinite(seen.loss)
-    finite = ops.logical_and(ops.logical_and(loss_finite, seen.state_finite), seen.gradients_finite)
-    overflow = _ordinary_overflow(memory, seen, loss_finite)
-    skip_spike = ops.zeros_like(finite)
+    norm = lib.array(seen.grad_norm, "float32")
+    loss_finite = lib.isfinite(seen.loss)
+    finite = lib.logical_and(lib.logical_and(loss_finite, seen.state_finite), seen.gradients_finite)
+    overflow = _ordinary_overflow(memory, seen, loss_finite, lib)
+    skip_spike = lib.zeros_like(finite)
     if guard.spike_zscore is not None:
-        skip_spike = ops.logical_and(finite, ops.logical_not(_zscore(memory, seen) <= guard.spike_zscore))
-    accepted = ops.logical_and(finite, ops.logical_not(skip_spike))
+        skip_spike = lib.logical_and(finite, lib.logical_not(_zscore(memory, seen, lib) <= guard.spike_zscore))
+    accepted = lib.logical_and(finite, lib.logical_not(skip_spike))
 
-    bound = clip_bound(spec, memory) if seen.may_clip else None
+    bound = clip_bound(spec, memory, lib) if seen.may_clip else None
     if seen.clipped is not None:
-        clip, factor = ops.logical_and(accepted, seen.clipped), None
+        clip, factor = lib.logical_and(accepted, seen.clipped), None
     elif bound is None:
-        clip, factor = ops.zeros_like(accepted), None
+        clip, factor = lib.zeros_like(accepted), None
     else:
-        clip = ops.logical_and(accepted, ops.logical_not(norm <= bound))
-        factor = bound / ops.maximum(norm, bound)
+        clip = lib.logical_and(accepted, lib.logical_not(norm <= bound))
+        factor = bound / lib.maximum(norm, bound)
 
     refused = layout.SKIPPED if guard.skip_nonfinite else layout.PASSED
-    outcome = ops.where(accepted, ops.where(clip, layout.CLIPPED, layout.ACCEPTED), refused)
-    outcome = ops.where(skip_spike, layout.SKIPPED, outcome)
-    outcome = ops.where(overflow, layout.OVERFLOW, outcome)
+    outcome = lib.where(accepted, lib.where(clip, layout.CLIPPED, layout.ACCEPTED), refused)
+    outcome = lib.where(skip_spike, layout.SKIPPED, outcome)
+    outcome = lib.where(overflow, layout.OVERFLOW, outcome)
     bits = (
-        ops.where(loss_finite, 0, layout.BAD_LOSS)
-        + ops.where(seen.gradients_finite, 0, layout.BAD_GRADIENT)
-        + ops.where(seen.state_finite, 0, layout.BAD_STATE)
-        + ops.where(skip_spike, layout.SPIKE, 0)
+        lib.where(loss_finite, 0, layout.BAD_LOSS)
+        + lib.where(seen.gradients_finite, 0, layout.BAD_GRADIENT)
+        + lib.where(seen.state_finite, 0, layout.BAD_STATE)
+        + lib.where(skip_spike, layout.SPIKE, 0)
     )
     # a norm too large for float32 is no reason to refuse a step, but nothing to compare others with
-    storable = ops.logical_and(accepted, ops.isfinite(norm))
-    counts = memory["counts"] * ops.take(layout.KEEP, outcome, axis=0) + ops.take(layout.ADD, outcome, axis=0)
+    storable = lib.logical_and(accepted, lib.isfinite(norm))
+    counts = memory["counts"] * lib.take(layout.KEEP, outcome, axis=0) + lib.take(layout.ADD, outcome, axis=0)
     change = {
         "counts": counts,
-        "epoch_norm": ops.where(storable, memory["epoch_norm"] + norm, memory["epoch_norm"]),
-        "row": _row(seen, layout.code(bits, outcome)),
+        "epoch_norm": lib.where(storable, memory["epoch_norm"] + norm, memory["epoch_norm"]),
+        "row": _row(seen, layout.code(bits, outcome), lib),
     }
     if spec.uses_window:
-        admit = ops.logical_and(storable, _admits(norm))
-        change["counts"] = counts + ops.where(admit, layout.ONE_ADMITTED, 0)
-        change["norm"] = _remembered(memory, norm, admit)
+        admit = lib.logical_and(storable, _admits(norm, lib))
+        change["counts"] = counts + lib.where(admit, layout.ONE_ADMITTED, 0)
+        change["norm"] = _remembered(memory, norm, admit, lib)
     if spec.backoff is not None:
-        bad = ops.equal(outcome, layout.SKIPPED)
-        spike = ops.logical_and(finite, _is_unstable(spec, memory, seen))
+        bad = lib.equal(outcome, layout.SKIPPED)
+        spike = lib.logical_and(finite, _is_unstable(spec, memory, seen, lib))
         change["lr_scale"], change["lr_marks"], _ = lr_scale.advance(
-            spec.backoff, memory["lr_scale"], memory["lr_marks"], memory["counts"][0], bad, spike, ops
+            spec.backoff, memory["lr_scale"], memory["lr_marks"], memory["counts"][0], bad, spike, lib
         )
-    apply = accepted if guard.skip_nonfinite else ops.logical_not(ops.logical_or(skip_spike, overflow))
+    apply = accepted if guard.skip_nonfinite else lib.logical_not(lib.logical_or(skip_spike, overflow))
     return Verdict(apply, overflow, clip, factor, change)
 
 
-def clip_bound(spec, memory):
+def clip_bound(spec, memory, lib=ops):
     """The global norm above which gradients are clipped; `None` where nothing is."""
     bound = spec.step_guard.global_clipnorm
     if bound is None:
         return None
     if bound == "adaptive":
-        return window.adaptive_bound(memory["norms"], _count(memory, "admitted"), ops)
-    return ops.convert_to_tensor(bound, "float32")
+        return window.adaptive_bound(memory["norms"], _count(memory, "admitted"), lib)
+    return lib.array(bound, "float32")
 
 
 def _count(memory, name):
     return memory["counts"][layout.COUNTS.index(name)]
 
 
-def _zscore(memory, seen):
-    return window.robust_zscore(seen.grad_norm, memory["norms"], _count(memory, "admitted"), ops)
+def _zscore(memory, seen, lib):
+    return window.robust_zscore(seen.grad_norm, memory["norms"], _count(memory, "admitted"), lib)
 
 
-def _risen_level(memory):
-    return window.risen_level(memory["norms"], _count(memory, "admitted"), ops)
+def _risen_level(memory, lib):
+    return window.risen_level(memory["norms"], _count(memory, "admitted"), lib)
 
 
-def _is_unstable(spec, memory, seen):
+def _is_unstable(spec, memory, seen, lib):
     """Far above the median, and above what was usual before."""
-    far = ops.logical_not(_zscore(memory, seen) <= spec.backoff.spike_zscore)
-    return ops.logical_and(far, seen.grad_norm > _risen_level(memory))
+    far = lib.logical_not(_zscore(memory, seen, lib) <= spec.backoff.spike_zscore)
+    return lib.logical_and(far, seen.grad_norm > _risen_level(memory, lib))
 
 
-def _ordinary_overflow(memory, seen, loss_finite):
+def _ordinary_overflow(memory, seen, loss_finite, lib):
     """Gradients that overflow under a loss scale above 1 while the loss is finite: how a loss scale finds its level."""
     if seen.loss_scale is None:
-        return ops.zeros_like(loss_finite)
-    ordinary = ops.logical_and(loss_finite, seen.state_finite)
-    ordinary = ops.logical_and(ordinary, ops.logical_not(seen.gradients_finite))
-    ordinary = ops.logical_and(ordinary, seen.loss_scale > 1.0)
-    return ops.logical_and(ordinary, _count(memory, "overflows_in_row") < OVERFLOWS_IN_ROW)
+        return lib.zeros_like(loss_finite)
+    ordinary = lib.logical_and(loss_finite, seen.state_finite)
+    ordinary = lib.logical_and(ordinary, lib.logical_not(seen.gradients_finite))
+    ordinary = lib.logical_and(ordinary, seen.loss_scale > 1.0)
+    return lib.logical_and(ordinary, _count(memory, "overflows_in_row") < OVERFLOWS_IN_ROW)
 
 
-def _admits(norm):
+def _admits(norm, lib):
     """A norm of exactly 0 (a hinge that is met, a batch without a gradient) says nothing about the size of the others."""
     return norm > 0
 
 
-def _remembered(memory, norm, admit):
+def _remembered(memory, norm, admit, lib):
     """What the window holds at its next place after this step."""
-    oldest = ops.take(memory["norms"], ops.mod(_count(memory, "admitted"), memory["norms"].shape[0]))
-    return ops.where(admit, norm, oldest)
+    oldest = lib.take(memory["norms"], lib.mod(_count(memory, "admitted"), memory["norms"].shape[0]))
+    return lib.where(admit, norm, oldest)
 
 
-def _row(seen, code):
+def _row(seen, code, lib):
     """The step's row of the ring."""
-    none = ops.zeros((), "float32")
-    return ops.stack(
+    none = lib.zeros((), "float32")
+    return lib.stack(
         [
-            ops.cast(seen.loss, "float32"),
-            ops.cast(seen.grad_norm, "float32"),
-            ops.cast(seen.learning_rate, "float32"),
-            none if seen.loss_scale is None else ops.cast(seen.loss_scale, "float32"),
-            ops.cast(code, "float32"),
-            none if seen.replicas is None else ops.cast(seen.replicas, "float32"),
+            lib.array(seen.loss, "float32"),
+            lib.array(seen.grad_norm, "float32"),
+            lib.array(seen.learning_rate, "float32"),
+            none if seen.loss_scale is None else lib.array(seen.loss_scale, "float32"),
+            lib.array(code, "float32"),
+            none if seen.replicas is None else lib.array(seen.replicas, "float32"),
         ]
     )

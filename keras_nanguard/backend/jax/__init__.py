@@ -10,6 +10,7 @@ from .gradients import stateless_apply
 from .memory import Memory
 from .numerics import StateCheck
 from .train_function import GuardedFunction
+from .train_function import buffers
 from .train_function import guarded_step
 from .train_function import sync
 from .train_function import unsupported
@@ -21,6 +22,7 @@ __all__ = [
     "Memory",
     "StateCheck",
     "apply_gradients",
+    "buffers",
     "context",
     "guarded_step",
     "keep",

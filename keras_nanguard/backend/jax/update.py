@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from ...state import leaf_optimizers
+from ...step import optimizers
 from ...step.judge import Seen
 from ...step.judge import judge
 from ...step import memory as layout
@@ -26,7 +26,7 @@ class Update:
 
     @property
     def loss_scale(self):
-        if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
+        if optimizers.has_loss_scale(self.optimizer):
             return jnp.asarray(self.value_of(self.optimizer.dynamic_scale)).astype("float32")
         return None
 
@@ -34,7 +34,7 @@ class Update:
     def divisor(self):
         """What the gradients are too large by, or `None`."""
         scale = self.loss_scale
-        return getattr(self.optimizer, "loss_scale_factor", None) if scale is None else scale
+        return optimizers.fixed_scale(self.optimizer) if scale is None else scale
 
     def value_of(self, variable):
         for known, value in zip(self.optimizer.variables, self.optimizer_variables):
@@ -53,31 +53,26 @@ class Update:
 
     @property
     def clips_itself(self):
-        return any(leaf.clipnorm or leaf.global_clipnorm or leaf.clipvalue for leaf in leaf_optimizers(self.optimizer))
+        return optimizers.clips_itself(self.optimizer)
 
     def _survives_own_clips(self):
         """Whether the squares that a clip by norm adds up stay finite, in the gradients' own dtype, accumulated ones included."""
-        leaves = leaf_optimizers(self.optimizer)
-        if not any(leaf.clipnorm or leaf.global_clipnorm for leaf in leaves):
+        if not optimizers.clips_by_norm(self.optimizer):
             return jnp.array(True)
         squares = jnp.zeros(())
         for gradient, variable in zip(self.grads, self.optimizer._trainable_variables):
             if gradient is None:
                 continue
             values = gradient if self.divisor is None else gradient / jnp.asarray(self.divisor).astype(gradient.dtype)
-            for leaf in leaves:
-                if leaf.gradient_accumulation_steps and leaf._var_key(variable) in leaf._trainable_variables_indices:
-                    held = self.value_of(leaf._accumulated_gradients[leaf._get_variable_index(variable)])
-                    values = (values + held) / leaf.gradient_accumulation_steps
+            held = optimizers.accumulated(self.optimizer, variable)
+            if held is not None:
+                values = (values + self.value_of(held[0])) / held[1]
             squares += jnp.sum(jnp.square(values)).astype("float32")
         return jnp.isfinite(squares)
 
     def learning_rate(self):
-        """The rate of the (first) optimizer; a Python callable is not called a second time for the record: NaN."""
-        leaf = leaf_optimizers(self.optimizer)[0]
-        rate = leaf._learning_rate
-        known = isinstance(rate, (keras.Variable, keras.optimizers.schedules.LearningRateSchedule)) or not callable(rate)
-        if not known:
+        leaf = optimizers.readable_learning_rate(self.optimizer)
+        if leaf is None:
             return jnp.array(jnp.nan)
         with keras.StatelessScope(state_mapping=list(zip(self.optimizer.variables, self.optimizer_variables))):
             return jnp.asarray(keras.ops.convert_to_tensor(leaf.learning_rate)).astype("float32")

@@ -11,6 +11,7 @@ from .memory import Memory
 from .numerics import StateCheck
 from .strategy import unsupported
 from .train_function import GuardedFunction
+from .train_function import buffers
 from .train_function import guarded_step
 from .train_function import sync
 
@@ -21,6 +22,7 @@ __all__ = [
     "Memory",
     "StateCheck",
     "apply_gradients",
+    "buffers",
     "context",
     "guarded_step",
     "keep",

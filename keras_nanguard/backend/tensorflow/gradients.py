@@ -4,12 +4,10 @@ import contextlib
 
 import tensorflow as tf
 
-from ...state import leaf_optimizers
+from ...step.hooks import is_guarded
+from ...step.optimizers import build
 from . import numerics
 from . import strategy as distribution
-from .hooks import Hooks
-from .hooks import build
-from .hooks import is_guarded
 from .update import Undo
 from .update import Update
 from .update import guarded
@@ -20,18 +18,6 @@ FORM = """
             loss = loss_fn(y, model(x, training=True))
     grads = tape.gradient(loss, model.trainable_variables)
     outcome = guard.apply(grads, model.trainable_variables, loss=loss)"""
-
-
-class _OneReduction(Hooks):
-    """The guard sums the gradients over the replicas; the optimizer is kept from doing it again."""
-
-    def __init__(self, optimizer):
-        super().__init__()
-        self._optimizer = optimizer
-
-    def _targets(self):
-        for leaf in leaf_optimizers(self._optimizer):
-            yield leaf, "_all_reduce_sum_gradients", list
 
 
 def prepare(optimizer, model):
@@ -70,5 +56,5 @@ def apply_gradients(spec, memory, optimizer, grads, variables, loss, kept):
     build(optimizer, variables)
     update = Update(optimizer, optimizer.apply, list(grads), list(variables))
     written = [value for value in (numerics.raw(v).read_value() for v, _ in kept) if value.dtype.is_floating]
-    with _OneReduction(optimizer) if distribution.replicas() > 1 else contextlib.nullcontext():
+    with distribution.OneReduction([optimizer]) if distribution.replicas() > 1 else contextlib.nullcontext():
         return guarded(spec, memory, update, numerics.scalar(loss), written, Undo(kept))[0]

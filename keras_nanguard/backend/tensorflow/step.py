@@ -1,16 +1,17 @@
 """A training step, whatever it is, kept whole and guarded: what it writes is put back when the verdict is bad."""
 
+import contextlib
 import functools
 import threading
 
 import tensorflow as tf
 
 from ... import state
+from ...step.hooks import OptimizerHooks
+from ...step.optimizers import build
 from . import logs as told_logs
 from . import numerics
 from . import strategy as distribution
-from .hooks import OptimizerHooks
-from .hooks import build
 from .update import Undo
 from .update import Update
 from .update import branch
@@ -65,12 +66,12 @@ class GuardedStep:
         self._extra = []  # variables that a trace found written and that nobody had listed
         self._here = threading.local()  # `.run`: what this thread, a replica's, is in
         self._across = model.distribute_strategy.num_replicas_in_sync > 1
+        self._one_reduction = distribution.OneReduction(state.optimizers_of(model)) if self._across else contextlib.nullcontext()
         self._hooks = OptimizerHooks(
             state.optimizers_of(model),
             self._on_apply,
             self._on_loss,
             learning_rate_scale=memory.learning_rate_scale if spec.backoff is not None else None,
-            reduces=self._across,
             model=None if calls_scale_loss(train_step) else model,
         )
 
@@ -81,7 +82,7 @@ class GuardedStep:
         self._here.run = run
         try:
             self._begin(run)
-            with self._hooks, tf.variable_creator_scope(_recorder(created)):
+            with self._hooks, self._one_reduction, tf.variable_creator_scope(_recorder(created)):
                 logs = self.train_step(data)
                 self._here.run = None
                 if run.waiting is not None:

@@ -5,6 +5,7 @@ from tensorflow.python.distribute import distribute_utils
 
 from ...state import leaf_optimizers
 from ...state import optimizers_of
+from ...step.hooks import Hooks
 
 
 def replicas():
@@ -29,6 +30,19 @@ def local(strategy, value):
 def per_replica(values):
     """The opposite of `local`: one structure per replica, joined."""
     return distribute_utils.regroup(tuple(values))
+
+
+class OneReduction(Hooks):
+    """The guard sums the gradients over the replicas; optimizers are kept from doing it again."""
+
+    def __init__(self, optimizers):
+        super().__init__()
+        self._optimizers = optimizers
+
+    def _targets(self):
+        for optimizer in self._optimizers:
+            for leaf in leaf_optimizers(optimizer):
+                yield leaf, "_all_reduce_sum_gradients", list
 
 
 def unsupported(model):

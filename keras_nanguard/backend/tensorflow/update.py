@@ -2,11 +2,11 @@
 
 import dataclasses
 
-import keras
 import tensorflow as tf
 
-from ...state import leaf_optimizers
 from ...step import memory as layout
+from ...step import optimizers
+from ...step import update as updates
 from ...step.judge import Seen
 from ...step.judge import accept
 from ...step.judge import judge
@@ -15,47 +15,15 @@ from . import numerics
 from . import strategy as distribution
 
 
-@dataclasses.dataclass
-class Update:
-    """One update as it is judged, in one replica's view.
-
-    Attributes:
-        optimizer: the one whose `apply` was called, built.
-        original: its own `apply`.
-        grads: as given, summed over the replicas where there are several; `None`s kept.
-        variables: the variables they belong to.
-    """
-
-    optimizer: object
-    original: object
-    grads: list
-    variables: list
-
-    @property
-    def present(self):
-        return [g for g in self.grads if g is not None]
-
-    def with_present(self, gradients):
-        """`grads` with other values for those that are there."""
-        filled = iter(gradients)
-        return [None if g is None else next(filled) for g in self.grads]
+class Update(updates.Update):
+    """In one replica's view."""
 
     @property
     def loss_scale(self):
         """Tensor of a dynamic loss scale, else `None`."""
-        if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
+        if optimizers.has_loss_scale(self.optimizer):
             return tf.cast(numerics.raw(self.optimizer.dynamic_scale).read_value(), tf.float32)
         return None
-
-    def run(self, grads):
-        """The optimizer's own update, its own verdict on the gradients left out."""
-        if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
-            self.optimizer._stateful_handle_finite_grads(grads, self.variables)
-        else:
-            self.original(grads, self.variables)
-
-    def with_grads(self, grads):
-        return dataclasses.replace(self, grads=grads)
 
 
 def lower_loss_scale(optimizer):
@@ -64,16 +32,6 @@ def lower_loss_scale(optimizer):
         steps.assign(tf.zeros_like(steps))
     for scale in numerics.components(optimizer.dynamic_scale):
         scale.assign(tf.maximum(scale * 0.5, 1.0))
-
-
-def fixed_scale(optimizer):
-    """The constant by which `scale_loss` multiplies, or `None`."""
-    return getattr(optimizer, "loss_scale_factor", None)
-
-
-def own_clips(optimizer):
-    """The parts of an optimizer that clip by themselves."""
-    return [leaf for leaf in leaf_optimizers(optimizer) if leaf.clipnorm or leaf.global_clipnorm or leaf.clipvalue]
 
 
 def branch(condition, if_true, if_false):
@@ -114,7 +72,7 @@ def glance(update, loss, state):
 
 def _seen(update, loss, norm, gradients_finite, state_finite, replicas=None):
     scale = update.loss_scale
-    divisor = scale if scale is not None else fixed_scale(update.optimizer)
+    divisor = scale if scale is not None else optimizers.fixed_scale(update.optimizer)
     return Seen(
         loss=loss,
         grad_norm=norm if divisor is None else norm / divisor,
@@ -122,23 +80,16 @@ def _seen(update, loss, norm, gradients_finite, state_finite, replicas=None):
         state_finite=state_finite,
         learning_rate=learning_rate(update.optimizer),
         loss_scale=scale,
-        may_clip=not own_clips(update.optimizer),
+        may_clip=not optimizers.clips_itself(update.optimizer),
         replicas=replicas,
     )
 
 
 def _survives_own_clips(update):
     """Whether the squares that a clip by norm adds up stay finite, in the gradients' own dtype, accumulated ones included."""
-    if not any(leaf.clipnorm or leaf.global_clipnorm for leaf in own_clips(update.optimizer)):
+    if not optimizers.clips_by_norm(update.optimizer):
         return tf.constant(True)
-    divisor = update.loss_scale if update.loss_scale is not None else fixed_scale(update.optimizer)
-    accumulated = {}
-    for leaf in leaf_optimizers(update.optimizer):
-        if leaf.gradient_accumulation_steps and getattr(leaf, "_accumulated_gradients", None):
-            for variable in update.variables:
-                if leaf._var_key(variable) in leaf._trainable_variables_indices:
-                    held = leaf._accumulated_gradients[leaf._get_variable_index(variable)]
-                    accumulated[id(variable)] = (held, leaf.gradient_accumulation_steps)
+    divisor = update.loss_scale if update.loss_scale is not None else optimizers.fixed_scale(update.optimizer)
     squares = []
     for gradient, variable in zip(update.grads, update.variables):
         if gradient is None:
@@ -146,20 +97,19 @@ def _survives_own_clips(update):
         values = numerics.values_of(gradient)
         if divisor is not None:
             values = values / tf.cast(divisor, values.dtype)
-        if id(variable) in accumulated and not isinstance(gradient, tf.IndexedSlices):
-            held, steps = accumulated[id(variable)]
-            values = (values + numerics.raw(held)) / steps
+        held = optimizers.accumulated(update.optimizer, variable)
+        if held is not None and not isinstance(gradient, tf.IndexedSlices):
+            values = (values + numerics.raw(held[0])) / held[1]
         squares.append(tf.cast(tf.reduce_sum(tf.square(values)), tf.float32))
     return tf.math.is_finite(tf.add_n(squares))
 
 
 def learning_rate(optimizer):
     """The rate of the (first) optimizer; a Python callable is not called a second time for the record: NaN."""
-    leaf = leaf_optimizers(optimizer)[0]
-    rate = leaf._learning_rate
-    if isinstance(rate, (keras.Variable, keras.optimizers.schedules.LearningRateSchedule)) or not callable(rate):
-        return tf.cast(tf.convert_to_tensor(leaf.learning_rate), tf.float32)
-    return tf.constant(float("nan"))
+    leaf = optimizers.readable_learning_rate(optimizer)
+    if leaf is None:
+        return tf.constant(float("nan"))
+    return tf.cast(tf.convert_to_tensor(leaf.learning_rate), tf.float32)
 
 
 def carry_out(update, verdict, grads, run):

@@ -4,13 +4,13 @@ For several optimizers or updates, for an update inside a loop, and for eager st
 second copy of weights and slots while the step runs.
 """
 
-import keras
 import tensorflow as tf
 
 from ... import state
 from ...step.judge import Seen
 from ...step.judge import clip_bound
 from ...step.judge import judge
+from ...step.optimizers import has_loss_scale
 from . import numerics
 from . import strategy as distribution
 from .step import GuardedStep
@@ -30,7 +30,7 @@ class WholeStateStep(GuardedStep):
 
     def _begin(self, run):
         run.optimizers = []
-        self._scaled = next((o for o in state.optimizers_of(self.model) if _has_loss_scale(o) and o.built), None)
+        self._scaled = next((o for o in state.optimizers_of(self.model) if has_loss_scale(o) and o.built), None)
         run.loss_scale = None
         if self._scaled is not None:
             run.loss_scale = numerics.raw(self._scaled.dynamic_scale).read_value()
@@ -91,7 +91,3 @@ class WholeStateStep(GuardedStep):
     def _after_refusal(self, run):
         if self._scaled is not None:
             branch(run.outcome["overflow"], lambda: lower_loss_scale(self._scaled), nothing)
-
-
-def _has_loss_scale(optimizer):
-    return isinstance(optimizer, keras.optimizers.LossScaleOptimizer)

@@ -6,7 +6,7 @@ import threading
 
 import keras
 
-from ...state import leaf_optimizers
+from ..state import leaf_optimizers
 
 
 class Hooks(abc.ABC):
@@ -43,32 +43,29 @@ class Hooks(abc.ABC):
 
 
 class OptimizerHooks(Hooks):
-    """Of each optimizer: `apply`, `scale_loss`; of the optimizers that update: the learning rate and their own reduction.
+    """Of each optimizer: `apply`, `scale_loss`; of the optimizers that update: the learning rate.
 
     Args:
         optimizers: the optimizers that a step calls.
         on_apply: `(optimizer, original, grads, variables)`.
         on_loss: `(loss)`, the loss before it is scaled.
         learning_rate_scale: called for the factor of the learning rate, or `None`.
-        reduces: whether the guard itself sums the gradients over the replicas.
         model: whose `compute_loss` shows the loss of a step that does not call `scale_loss`, or `None`.
     """
 
-    def __init__(self, optimizers, on_apply, on_loss=None, learning_rate_scale=None, reduces=False, model=None):
+    def __init__(self, optimizers, on_apply, on_loss=None, learning_rate_scale=None, model=None):
         super().__init__()
         self._optimizers, self._on_apply, self._on_loss = optimizers, on_apply, on_loss
-        self._learning_rate_scale, self._reduces, self._model = learning_rate_scale, reduces, model
+        self._learning_rate_scale, self._model = learning_rate_scale, model
 
     def _targets(self):
         for optimizer in self._optimizers:
             yield optimizer, "apply", self._apply(optimizer)
             if self._on_loss is not None:
                 yield optimizer, "scale_loss", self._scale_loss(optimizer)
-            for leaf in leaf_optimizers(optimizer):
-                if self._learning_rate_scale is not None:
+            if self._learning_rate_scale is not None:
+                for leaf in leaf_optimizers(optimizer):
                     yield leaf, "_get_current_learning_rate", self._learning_rate(leaf)
-                if self._reduces:
-                    yield leaf, "_all_reduce_sum_gradients", list
         if self._model is not None and self._on_loss is not None:
             yield self._model, "compute_loss", self._compute_loss(self._model)
 
@@ -114,11 +111,3 @@ class OptimizerHooks(Hooks):
 def is_guarded(optimizer):
     """Whether a guarded step is running and has this optimizer in its hands."""
     return getattr(vars(optimizer).get("apply"), "guarded", False)
-
-
-def build(optimizer, variables):
-    """Creates the optimizer's variables, as its first `apply` would: no variable can be made inside a condition."""
-    if not optimizer.built:
-        with keras.name_scope(optimizer.name, caller=optimizer):
-            optimizer.build(variables)
-        optimizer.built = True
