@@ -14,6 +14,12 @@ settings.register_profile("keras_nanguard", deadline=None)
 settings.load_profile("keras_nanguard")
 
 
+def pytest_ignore_collect(collection_path):
+    """A file with backends in its name is for them: `test_x_jax.py`, `test_y_tensorflow_torch.py`."""
+    named = {"tensorflow", "jax", "torch"} & set(collection_path.stem.split("_"))
+    return True if named and _ASKED not in named else None
+
+
 @pytest.fixture(scope="session", autouse=True)
 def the_backend_asked_for_is_active():
     import keras

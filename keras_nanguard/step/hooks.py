@@ -51,12 +51,13 @@ class OptimizerHooks(Hooks):
         on_loss: `(loss)`, the loss before it is scaled.
         learning_rate_scale: called for the factor of the learning rate, or `None`.
         model: whose `compute_loss` shows the loss of a step that does not call `scale_loss`, or `None`.
+        on_loss_error: `(error, arguments)` of a `compute_loss` that raised; what it does not raise itself is raised on.
     """
 
-    def __init__(self, optimizers, on_apply, on_loss=None, learning_rate_scale=None, model=None):
+    def __init__(self, optimizers, on_apply, on_loss=None, learning_rate_scale=None, model=None, on_loss_error=None):
         super().__init__()
         self._optimizers, self._on_apply, self._on_loss = optimizers, on_apply, on_loss
-        self._learning_rate_scale, self._model = learning_rate_scale, model
+        self._learning_rate_scale, self._model, self._on_loss_error = learning_rate_scale, model, on_loss_error
 
     def _targets(self):
         for optimizer in self._optimizers:
@@ -92,7 +93,12 @@ class OptimizerHooks(Hooks):
 
         @functools.wraps(original)
         def compute_loss(*args, **kwargs):
-            loss = original(*args, **kwargs)
+            try:
+                loss = original(*args, **kwargs)
+            except Exception as error:
+                if self._on_loss_error is not None:
+                    self._on_loss_error(error, (args, kwargs))
+                raise
             self._on_loss(loss)
             return loss
 

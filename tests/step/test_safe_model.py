@@ -3,10 +3,10 @@
 import copy
 import pickle
 
+import custom_steps
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 import worlds
 
 import keras_nanguard as ng
@@ -17,119 +17,14 @@ class Mine(ng.SafeModel):
     """A user's subclass, used functionally."""
 
 
-class Vae(ng.SafeModel):
-    """A `train_step` of its own, whose loss is known only from its logs."""
-
-    base = keras.Model
-
-    def __init__(self):
-        super().__init__()
-        self.encoder, self.decoder = keras.layers.Dense(4), keras.layers.Dense(6)
-        self.norm = keras.layers.BatchNormalization()
-        self.tracker = keras.metrics.Mean(name="loss")
-
-    def call(self, x, training=False):
-        code = self.norm(self.encoder(x), training=training)
-        return self.decoder(code + (keras.random.normal(keras.ops.shape(code)) if training else 0.0))
-
-    @property
-    def metrics(self):
-        return [self.tracker]
-
-    def train_step(self, data):
-        x, _ = data
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(self(x, training=True) - x))
-        grads = tape.gradient(loss, self.trainable_variables)
-        self.optimizer.apply_gradients(zip(grads, self.trainable_variables))
-        self.tracker.update_state(loss)
-        return {"loss": self.tracker.result()}
-
-
-class Teacher(Vae):
-    """Looks at the weights that its own update has just moved."""
-
-    def __init__(self):
-        super().__init__()
-        self.followed = self.add_weight(shape=(6, 4), name="followed", initializer="zeros", trainable=False)
-
-    def train_step(self, data):
-        x, _ = data
-        with tf.GradientTape() as tape:
-            loss = self.compute_loss(x, x, self(x, training=True))
-        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
-        self.followed.assign(0.9 * self.followed + 0.1 * self.encoder.kernel)
-        self.tracker.update_state(loss)
-        return {"loss": self.tracker.result(), "followed": keras.ops.sum(self.followed)}
-
-
-class Gan(Vae):
-    """Two optimizers, the second after the first has moved weights."""
-
-    def compile(self, first, second, **kwargs):
-        super().compile(**kwargs)
-        self.two = [first, second]
-
-    def train_step(self, data):
-        x, _ = data
-        loss = 0.0
-        for optimizer, layers in zip(self.two, ([self.encoder, self.norm], [self.decoder])):
-            variables = [v for layer in layers for v in layer.trainable_variables]
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(tf.square(self(x, training=True) - x))
-            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
-        self.tracker.update_state(loss)
-        return {"loss": self.tracker.result()}
-
-
-def unguarded(cls):
-    """The same class on plain Keras."""
-    body = {k: v for k, v in vars(cls).items() if k not in ("__dict__", "__weakref__", "__doc__")}
-    if "train_step" in body:
-        body["train_step"] = body["train_step"].__wrapped__
-    for name in ("call", "metrics"):
-        body.setdefault(name, getattr(Vae, name))
-
-    def __init__(self):
-        keras.Model.__init__(self)
-        self.encoder, self.decoder = keras.layers.Dense(4), keras.layers.Dense(6)
-        self.norm = keras.layers.BatchNormalization()
-        self.tracker = keras.metrics.Mean(name="loss")
-        if cls is Teacher:
-            self.followed = self.add_weight(shape=(6, 4), name="followed", initializer="zeros", trainable=False)
-
-    def compile(self, first, second, **kwargs):
-        keras.Model.compile(self, **kwargs)
-        self.two = [first, second]
-
-    body["__init__"] = __init__
-    if "compile" in body:
-        body["compile"] = compile
-    body.pop("__classcell__", None)
-    return type(cls.__name__, (keras.Model,), body)
-
-
-def custom(cls, **compile):
-    worlds.seed_everything()
-    model = cls()
-    x, y = worlds.data()
-    model(x[:1])
-    if "Gan" in cls.__name__:
-        model.compile(keras.optimizers.Adam(0.01), keras.optimizers.SGD(0.01, momentum=0.9), jit_compile=False, **compile)
-        model.two[0].build([*model.encoder.trainable_variables, *model.norm.trainable_variables])
-        model.two[1].build(model.decoder.trainable_variables)
-    else:
-        model.compile("adam", "mse", jit_compile=False, **compile)
-    return worlds.World(model, x, y)
-
-
 @pytest.mark.parametrize("eager", [False, True])
-@pytest.mark.parametrize("cls", [Vae, Teacher, Gan])
+@pytest.mark.parametrize("kind", custom_steps.KINDS)
 @pytest.mark.parametrize("door", ["SafeModel", "callback"])
-def test_a_train_step_of_ones_own_is_kept_and_guarded(cls, door, eager):
-    plain = custom(unguarded(cls), run_eagerly=eager)
+def test_a_train_step_of_ones_own_is_kept_and_guarded(kind, door, eager):
+    compile = {"run_eagerly": eager, "jit_compile": custom_steps.STATELESS and not eager}
+    plain = custom_steps.world(kind, keras.Model, **compile)
     worlds.train(plain, plain.without(worlds.BAD))
-    guarded = custom(cls if door == "SafeModel" else unguarded(cls), run_eagerly=eager)
+    guarded = custom_steps.world(kind, ng.SafeModel if door == "SafeModel" else keras.Model, **compile)
     guard = ng.NanGuardCallback()
     history = worlds.train(guarded, guarded.with_bad(), [guard] if door == "callback" else []).history
     assert history["skipped_steps"] == [2.0, 2.0] and np.isfinite(history["loss"]).all()
@@ -138,9 +33,10 @@ def test_a_train_step_of_ones_own_is_kept_and_guarded(cls, door, eager):
         assert guard.report.judged == "loss and gradients"
 
 
-def test_of_two_optimizers_each_clips_its_own_gradients_and_a_step_counts_once():
+@pytest.mark.parametrize("kind", custom_steps.KINDS)
+def test_each_update_clips_its_own_gradients_and_a_step_counts_once(kind):
     for bound, clipped in ((1e-6, 16), (1e6, 0)):
-        world, guard = custom(unguarded(Gan)), ng.NanGuardCallback(ng.StepGuard(bound))
+        world, guard = custom_steps.world(kind, keras.Model, jit_compile=False), ng.NanGuardCallback(ng.StepGuard(bound))
         worlds.train(world, world.without(()), [guard])
         assert guard.report.totals["clipped"] == clipped
 
@@ -171,10 +67,16 @@ def test_fit_raises_where_the_update_itself_is_poisonous():
 def test_a_direct_call_of_train_step_is_guarded():
     safe = worlds.functional(ng.SafeModel)
     before = worlds.state(safe.model)
-    batch = tf.constant(np.full((16, 6), np.nan, "float32")), tf.constant(safe.y[:16])
-    logs = safe.model.train_step(batch)
-    weights = len(safe.model.variables)
-    worlds.assert_same_bits(worlds.state(safe.model)[:weights], before[:weights])
+    batch = keras.ops.convert_to_tensor(np.full((16, 6), np.nan, "float32")), keras.ops.convert_to_tensor(safe.y[:16])
+    if custom_steps.STATELESS:
+        state = safe.model._get_jax_state(trainable_variables=True, non_trainable_variables=True, optimizer_variables=True, metrics_variables=True)
+        logs, after = safe.model.train_step(state, batch)
+        for old, new in zip(state, after):
+            worlds.assert_same_bits([np.array(v) for v in new], [np.array(v) for v in old])
+    else:
+        logs = safe.model.train_step(batch)
+        weights = len(safe.model.variables)
+        worlds.assert_same_bits(worlds.state(safe.model)[:weights], before[:weights])
     assert set(logs) == {"loss", "mae"}
 
 

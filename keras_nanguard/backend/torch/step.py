@@ -1,5 +1,7 @@
 """A training step, whatever it is, kept whole and guarded: what it wrote is put back when the verdict is bad."""
 
+import contextlib
+
 import keras
 import numpy as np
 import torch
@@ -14,6 +16,10 @@ from . import numerics
 from . import update as updates
 from . import writes
 from .buffers import buffers
+
+
+class LossRefused(Exception):
+    """The loss function raised, over predictions, targets or weights that are not finite: some of torch's say so instead of giving NaN."""
 
 
 class Run:
@@ -49,7 +55,8 @@ class GuardedStep:
             disable(self._on_apply),
             disable(self._on_loss),
             learning_rate_scale=scale,
-            model=None if self._is_keras else model,
+            model=model,
+            on_loss_error=disable(self._on_loss_error),
         )
 
     @torch.compiler.disable
@@ -58,15 +65,14 @@ class GuardedStep:
         generator = torch.get_rng_state()
         self._keep_unassigned(run)
         try:
-            with self._hooks:
-                if self._compiles:
-                    logs = self._train_step(data)
-                else:
-                    with writes.kept_by(run.kept):
-                        logs = self._train_step(data)
+            with self._hooks, contextlib.nullcontext() if self._compiles else writes.kept_by(run.kept):
+                logs = self._train_step(data)
+        except LossRefused:
+            logs = dict.fromkeys(self._model.get_metrics_result(), torch.tensor(float("nan")))
+            run.outcome = self._judged(run, logs, torch.tensor(float("nan")))
         finally:
             self._run = None
-        if not run.updates:
+        if not run.updates and run.outcome is None:
             raise RuntimeError(
                 "The train step of this model calls no Keras optimizer (`optimizer.apply` or `optimizer.apply_gradients`), so there is "
                 "no update that keras_nanguard could hold back. Use a Keras optimizer in `train_step`, or write the loop by hand "
@@ -96,6 +102,11 @@ class GuardedStep:
     def _on_loss(self, loss):
         if self._run is not None:
             self._run.loss = numerics.scalar(loss)
+
+    def _on_loss_error(self, error, given):
+        tensors = [value for value in keras.tree.flatten(given) if isinstance(value, torch.Tensor)]
+        if self._run is not None and not numerics.all_finite(tensors):
+            raise LossRefused from error
 
     def _on_apply(self, optimizer, original, grads, variables):
         run = self._run
@@ -130,15 +141,15 @@ class GuardedStep:
         run.gradients_finite = run.gradients_finite and finite
         update.original(grads, update.variables)
 
-    def _judged(self, run, logs):
+    def _judged(self, run, logs, loss=None):
         """The verdict on a step that has ended."""
-        loss = run.loss
+        loss = run.loss if loss is None else loss
         if loss is None and "loss" in logs:
             loss = numerics.scalar(logs["loss"])
         self.judged = "gradients" if loss is None else "loss and gradients"
-        first = run.updates[0]
+        optimizer = run.updates[0].optimizer if run.updates else state.optimizers_of(self._model)[0]
         with np.errstate(all="ignore"):
-            loss, rate = numerics.host(torch.zeros(()) if loss is None else loss, updates.learning_rate(first.optimizer))
+            loss, rate = numerics.host(torch.zeros(()) if loss is None else loss, updates.learning_rate(optimizer))
             seen = updates.Seen(
                 loss=loss,
                 grad_norm=np.sqrt(run.squared),
