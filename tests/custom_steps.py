@@ -158,6 +158,7 @@ def world(kind, base, **compile):
 
 def loop(world, batches, guard=None, optimizer=None, compiled=False):
     """Trains as people write it; with a guard, or plainly. Gives for each step whether it was applied."""
+    keras.utils.set_random_seed(1)
     optimizer = guard._optimizer if guard else optimizer
     return _LOOPS[keras.config.backend()](world.model, batches, guard, optimizer, compiled)
 

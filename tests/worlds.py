@@ -272,6 +272,7 @@ def assert_close(one, other):
 
 
 def train(world, arguments, callbacks=(), epochs=2, **more):
+    keras.utils.set_random_seed(1)  # on torch, dropout draws from one generator for all models
     return world.model.fit(
         **arguments, **world.fit, batch_size=BATCH, epochs=epochs, shuffle=False, verbose=0, callbacks=list(callbacks), **more
     )
