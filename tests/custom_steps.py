@@ -1,7 +1,6 @@
 """Train steps of one's own, and loops, as people write them on the backend that runs."""
 
 import keras
-import numpy as np
 import worlds
 
 ops = keras.ops
@@ -135,7 +134,7 @@ def model_class(kind, base):
         if kind == "teacher":
             self.followed = self.add_weight(shape=(6, 4), name="followed", initializer="zeros", trainable=False)
 
-    return type(kind.title(), (Body, base), {"train_step": train_step, "__module__": __name__})
+    return type(kind.title(), (Body, base), {"__init__": __init__, "train_step": train_step, "__module__": __name__})
 
 
 def world(kind, base, **compile):
@@ -233,7 +232,3 @@ def report(guard):
 def batches(arguments):
     x, y = arguments["x"], arguments["y"]
     return [(x[k : k + worlds.BATCH], y[k : k + worlds.BATCH]) for k in range(0, len(x), worlds.BATCH)]
-
-
-def nan_like(variables):
-    return [ops.convert_to_tensor(np.full(v.shape, np.nan, "float32")) for v in variables]

@@ -23,9 +23,9 @@ A backend is a package with these names; someone adding one fills them in:
     The guarded update of a hand-written loop: the update itself (a dict of tensors: `applied`, `grad_norm`, `loss`), the values that the forward
     pass may write, what has to exist beforehand, what `keep` and the update of one step have in common (`None` in eager code), and
     the number of the replica that runs.
-`stateless_apply(spec, optimizer, guard_state, optimizer_variables, grads, trainable_variables, loss, before, after)`
-    The same where a step is a function of its state; `Memory(spec).values` is such a guard state. `FORM`: how the guard is used in a loop, to be shown in an
-    error; of `apply_gradients` and `stateless_apply` the one that is not the backend's form raises with it.
+`stateless_apply(spec, optimizer, guard_state, optimizer_variables, grads, trainable_variables, loss, before, after)`, `initial_state(spec)`
+    The same where a step is a function of its state, and the guard's first state. `FORM`: how the guard is used in a loop, to be shown in an
+    error; of `apply_gradients` and these the ones that are not the backend's form raise with it.
 `StateCheck(variables)`
     Of variables that hold their values. Called: whether all of them are finite, in one reduction on the device. `.names()`: those that are not.
 `unsupported(model)`

@@ -140,8 +140,12 @@ class GradientGuard:
         return Outcome(told["applied"], told["grad_norm"], told["loss"])
 
     def initial_state(self):
-        """The guard's own state before the first step, for `stateless_apply`: a dict of arrays."""
-        return self._backend.Memory(self._spec).values
+        """The guard's own state before the first step, for `stateless_apply`: a dict of arrays.
+
+        Raises:
+            RuntimeError: on TensorFlow and torch, where `apply` is the form.
+        """
+        return self._backend.initial_state(self._spec)
 
     def stateless_apply(
         self, guard_state, optimizer_variables, grads, trainable_variables, *, loss, non_trainable_before=(), non_trainable_after=()

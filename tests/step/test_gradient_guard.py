@@ -46,9 +46,12 @@ def test_the_other_form_names_the_one_to_use():
         else:
             guard.stateless_apply(None, [], [], [], loss=1.0)
     assert form in str(told.value)
+    if not custom_steps.STATELESS:
+        with pytest.raises(RuntimeError, match="is for JAX"):
+            guard.initial_state()
 
 
 def test_before_and_after_the_forward_pass_belong_together():
     guard = ng.GradientGuard(keras.optimizers.SGD(0.1))
     with pytest.raises(ValueError, match="1 and 0 arrays"):
-        guard.stateless_apply(guard.initial_state(), [], [], [], loss=1.0, non_trainable_before=[1.0])
+        guard.stateless_apply({}, [], [], [], loss=1.0, non_trainable_before=[1.0])

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 
 from . import hooks
 from . import numerics
+from .memory import initial as initial_state
 from .step import lowered
 from .update import Judgement
 from .update import Update

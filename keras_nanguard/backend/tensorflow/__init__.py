@@ -3,6 +3,7 @@
 from .gradients import FORM
 from .gradients import apply_gradients
 from .gradients import context
+from .gradients import initial_state
 from .gradients import keep
 from .gradients import prepare
 from .gradients import replica
@@ -15,7 +16,6 @@ from .train_function import buffers
 from .train_function import guarded_step
 from .train_function import sync
 
-
 __all__ = [
     "FORM",
     "GuardedFunction",
@@ -25,6 +25,7 @@ __all__ = [
     "buffers",
     "context",
     "guarded_step",
+    "initial_state",
     "keep",
     "prepare",
     "replica",

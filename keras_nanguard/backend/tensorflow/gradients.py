@@ -42,8 +42,16 @@ def replica():
     return 0 if here is None else here._replica_id
 
 
+def initial_state(spec):
+    raise _stateful("guard.initial_state()")
+
+
 def stateless_apply(*args):
-    raise RuntimeError(f"guard.stateless_apply(...) is for JAX, where a step is a function of its state. Here variables are assigned to:\n{FORM}")
+    raise _stateful("guard.stateless_apply(...)")
+
+
+def _stateful(what):
+    return RuntimeError(f"{what} is for JAX, where a step is a function of its state. Here variables are assigned to:\n{FORM}")
 
 
 def apply_gradients(spec, memory, optimizer, grads, variables, loss, kept):

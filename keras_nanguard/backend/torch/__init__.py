@@ -4,6 +4,7 @@ from .buffers import buffers
 from .gradients import FORM
 from .gradients import apply_gradients
 from .gradients import context
+from .gradients import initial_state
 from .gradients import keep
 from .gradients import prepare
 from .gradients import replica
@@ -24,6 +25,7 @@ __all__ = [
     "buffers",
     "context",
     "guarded_step",
+    "initial_state",
     "keep",
     "prepare",
     "replica",

@@ -40,8 +40,16 @@ def replica():
     return 0
 
 
+def initial_state(spec):
+    raise _stateful("guard.initial_state()")
+
+
 def stateless_apply(*args):
-    raise RuntimeError(f"guard.stateless_apply(...) is for JAX, where a step is a function of its state. Here variables are assigned to:\n{FORM}")
+    raise _stateful("guard.stateless_apply(...)")
+
+
+def _stateful(what):
+    return RuntimeError(f"{what} is for JAX, where a step is a function of its state. Here variables are assigned to:\n{FORM}")
 
 
 @torch.compiler.disable
