@@ -276,3 +276,13 @@ def train(world, arguments, callbacks=(), epochs=2, **more):
     return world.model.fit(
         **arguments, **world.fit, batch_size=BATCH, epochs=epochs, shuffle=False, verbose=0, callbacks=list(callbacks), **more
     )
+
+
+def leaves_a_trace(make=functional):
+    """Whether a run with bad batches ends other than the one whose data never had them."""
+    import keras_nanguard as ng
+
+    plain, guarded = make(), make()
+    train(plain, plain.without(BAD))
+    train(guarded, guarded.with_bad(), [ng.NanGuardCallback()])
+    return any((a != b).any() for a, b in zip(state(guarded.model), state(plain.model)))
