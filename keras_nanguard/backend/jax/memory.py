@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import keras
 import numpy as np
 
 from ...step import memory as layout
@@ -21,14 +22,24 @@ class Memory:
         return {name: np.array(value) for name, value in self.values.items()}
 
     def write(self, values):
-        self.values = {**self.values, **{name: jnp.array(value) for name, value in values.items()}}
+        self.values = {**self.values, **on_devices(values)}
 
     def begin_epoch(self):
         self.write(layout.epoch_begun(self.read()))
 
 
 def initial(spec):
-    return {name: jnp.array(value) for name, value in layout.initial(spec).items()}
+    return on_devices(layout.initial(spec))
+
+
+def on_devices(arrays):
+    """Numpy arrays where the training state is: on every device of a `keras.distribution`, whole, in every process."""
+    distribution = keras.distribution.distribution()
+    if distribution is None:
+        return {name: jnp.array(value) for name, value in arrays.items()}
+    everywhere = jax.sharding.NamedSharding(distribution.device_mesh.backend_mesh, jax.sharding.PartitionSpec())
+    whole = lambda value: jax.make_array_from_callback(value.shape, everywhere, lambda part: value[part])
+    return {name: whole(np.asarray(value)) for name, value in arrays.items()}
 
 
 def stored(before, change):

@@ -1,5 +1,7 @@
 """The guarded train function of a model, and the guarded call of `model.train_step`."""
 
+import jax
+
 from .hooks import replaced
 from .memory import Memory
 from .memory import initial
@@ -30,8 +32,9 @@ class GuardedFunction:
 
     def __call__(self, state, iterator):
         if self._function is None:
-            shardings = self._model._get_state_sharding_spec
-            with replaced([(self._model, "_get_state_sharding_spec", lambda: (*shardings(), None))]):
+            # Keras asks the variables where their values are to be, and has taken the values out of them by now
+            shardings = jax.tree_util.tree_map(lambda value: value.sharding, (*state, self.memory.values))
+            with replaced([(self._model, "_get_state_sharding_spec", lambda: shardings)]):
                 self._function = self._make(self._step)
         logs, (*state, self.memory.values) = self._function((*state, self.memory.values), iterator)
         self.calls += 1
