@@ -9,6 +9,7 @@ import numbers
 
 import keras
 from keras import ops
+from keras.src.backend import get_keras_mask
 
 # Probabilities nearer to 1 round to it, and a slope of 1e7 would be Inf.
 _FLOAT16_EPSILON = 2.0**-12
@@ -45,7 +46,7 @@ class _BatchLoss(keras.losses.Loss):
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         with keras.name_scope(self.name):
-            mask = getattr(y_pred, "_keras_mask", None)
+            mask = get_keras_mask(y_pred)
             values = self.call(y_true, y_pred, sample_weight, mask)
             return ops.cast(self._reduce(values, values), self.dtype)
 
@@ -105,7 +106,7 @@ class BalancedBinaryCrossentropy(_BatchLoss):
     >>> loss = BalancedBinaryCrossentropy(from_logits=True)
     >>> round(float(loss([[1], [0], [0], [0]], [[2.0], [-1.0], [-1.0], [1.0]])), 4)
     0.7735
-    >>> float(loss([[0], [0]], [[-200.0], [-100.0]]))  # no row of class 1: its term is 0
+    >>> float(loss([[0], [0]], [[-200.0], [-120.0]]))  # no row of class 1: its term is 0
     0.0
 
     Where the usual form breaks, `-sum(y * log(p)) / n1 - sum((1 - y) * log(1 - p)) / n0` with `p` clipped to
@@ -121,8 +122,8 @@ class BalancedBinaryCrossentropy(_BatchLoss):
       again. Here the value is the same 17.12 and the slope is `-1 / epsilon`.
 
     A sigmoid that has saturated passes no gradient, whatever the loss. Where Keras keeps the logits of an activation
-    with its output (`Dense(1, activation="sigmoid")`, on TensorFlow), the loss is taken from them, as in Keras'
-    `BinaryCrossentropy`; elsewhere use `from_logits=True`.
+    with its output (`Dense(1, activation="sigmoid")`, on TensorFlow and torch), the loss is taken from them. JAX keeps
+    them in eager code only, not in `fit`; use `from_logits=True` there.
 
     Source: the weights are those of King and Zeng, "Logistic Regression in Rare Events Data" (2001), for classes of
     equal prior; a term of 0 for an absent class as in deel-ai/deel-lip#28; the form from logits is that of
@@ -161,8 +162,9 @@ class BalancedBinaryCrossentropy(_BatchLoss):
         labels = ops.where(weights == 0, 0.0, labels)
         epsilon = None if from_logits else epsilon
         terms = _term(weights * labels, scores, +1, epsilon) + _term(weights * (1.0 - labels), scores, -1, epsilon)
-        rows = ops.cast(ops.size(terms[..., 0]), self._wide)
-        return ops.mean(terms * rows, axis=-1)
+        *rows, columns = ops.shape(terms)
+        # Not mean(): on torch Keras takes that of float64 in float32.
+        return ops.sum(terms, axis=-1) * (ops.cast(math.prod(rows), self._wide) / ops.cast(columns, self._wide))
 
 
 @keras.saving.register_keras_serializable(package="keras_nanguard")

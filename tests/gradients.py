@@ -3,6 +3,10 @@
 import keras
 import numpy as np
 
+# What the backend computes in; JAX has no float64 unless it is told to before it starts.
+FLOATS = ["float16", "bfloat16", "float32", *(["float64"] if keras.config.backend() != "jax" else [])]
+WIDEST = FLOATS[-1]
+
 
 def value_and_gradient(function, array, dtype="float32"):
     """`(value, gradient)` of a scalar `function` of one tensor, at `array`, as float64 numpy."""
@@ -28,7 +32,7 @@ def _numpy(tensor):
 def _tensorflow(function, array, dtype):
     import tensorflow as tf
 
-    x = tf.cast(tf.constant(array), dtype)
+    x = tf.cast(np.asarray(array), dtype)
     with tf.GradientTape() as tape:
         tape.watch(x)
         value = function(x)
@@ -46,7 +50,7 @@ def _torch(function, array, dtype):
     x = keras.ops.convert_to_tensor(array, dtype).detach().requires_grad_(True)
     value = function(x)
     value.backward()
-    return value.detach().cpu().numpy(), x.grad.double().cpu().numpy()
+    return _numpy(value), _numpy(x.grad)
 
 
 _BACKENDS = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}

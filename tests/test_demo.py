@@ -132,6 +132,7 @@ def test_what_is_printed_stands_side_by_side(shown):
     columns = ("without guard", "with guard", "sound loss")
     for words in (*columns, "6 of 6", "14 of 14", "0 of 14", "lost", "skipped)", ", stop"):
         assert words in shown.text
+    assert "\nscattered, in a hand-written loop with GradientGuard\n" in shown.text
     assert "With guard, step 6: no malignant tumour in the batch" in shown.text
     assert max(map(len, shown.text.splitlines())) <= text.WIDTH
     shown.text.encode("ascii")

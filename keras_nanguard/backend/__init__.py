@@ -9,7 +9,7 @@ A backend is a package with these names; someone adding one fills them in:
     (`"loss and gradients"` or `"gradients"`), `added` (the keys that are the guard's), `spec`, `before_first_update` (where the model was
     not built: called between building and the first update, again if that one is refused; else `None`), `calls`, `owner` (for whom the memory holds
     steps, compared by identity).
-    `without_added(result)`: what a call returned, its logs without those keys.
+    `logs_of(result)`: the logs in what a call returned. `without_added(result)`: what a call returned, its logs without those keys.
 `guarded_step(model, train_step, spec, memory)`
     The same for a call of `model.train_step` outside of `fit`; takes and gives what that does.
 `sync(model)`

@@ -80,8 +80,8 @@ class GuardingCallback(keras.callbacks.Callback):
         """The update made non-finite values of finite gradients."""
         self.session.state.refuse()
 
-    def after_execution(self):
-        """The train function has returned; called on the thread of `fit`, where batch hooks may be late and elsewhere."""
+    def after_execution(self, logs):
+        """The train function has returned these logs, as tensors; called on the thread of `fit`."""
 
     def on_fit_error(self, error):
         """The train function raised."""

@@ -4,9 +4,9 @@ import contextlib
 import math
 import numbers
 import os
-import threading
 import weakref
 
+import keras
 import numpy as np
 
 from ..errors import NonFiniteTrainingError
@@ -25,6 +25,7 @@ from ..versions import versions
 from .guarding_callback import GuardingCallback
 
 WRITE_INTERVAL = 1.0  # seconds between two writings of the report at incidents
+LOOK_EVERY = 4  # executions between two looks at the logs, where batch hooks come late; these are as many executions old
 
 
 class NanGuardCallback(GuardingCallback):
@@ -107,7 +108,7 @@ class NanGuardCallback(GuardingCallback):
         self._snapshot = None
         self._epoch, self._epoch_begin, self._examined, self._skips_in_row = 0, 0, 0, 0
         self._skipped_seen, self._in_epoch = 0.0, False
-        self._due, self._thread = False, threading.get_ident()  # a step to look at; decisions are taken on the thread of `fit`
+        self._executions, self._waiting = 0, None
         self._written = -math.inf
 
     def set_model(self, model):
@@ -151,24 +152,37 @@ class NanGuardCallback(GuardingCallback):
     def on_epoch_begin(self, epoch, logs=None):
         super().on_epoch_begin(epoch, logs)
         self._epoch, self._epoch_begin, self._skipped_seen, self._in_epoch = epoch, self._examined, 0.0, True
+        self._executions, self._waiting = 0, None
 
     def on_train_batch_end(self, batch, logs=None):
         super().on_train_batch_end(batch, logs)
-        skipped, loss = (logs or {}).get("skipped_steps", math.nan), (logs or {}).get("loss", 0.0)
-        if skipped != self._skipped_seen or not _is_finite(loss):
-            self._skipped_seen = skipped
-            self._due = True
-            if threading.get_ident() == self._thread:
-                self._examine()
+        if not self.session.late_hooks:
+            self._look(logs or {})
 
-    def after_execution(self):
-        if self._due:
+    def after_execution(self, logs):
+        """Where batch hooks come late, on a thread of their own: the logs of some executions ago are there without waiting.
+
+        Which executions these are depends on nothing but their number, so that several processes decide alike.
+        """
+        if not self.session.late_hooks:
+            return
+        if isinstance(logs["skipped_steps"], float):  # on the host already
+            self._look(logs)
+            return
+        self._executions += 1
+        if self._executions % LOOK_EVERY == 0:
+            before, self._waiting = self._waiting, logs
+            if before is not None:
+                self._look({name: keras.ops.convert_to_numpy(before[name]) for name in ("skipped_steps", "loss") if name in before})
+
+    def _look(self, logs):
+        skipped = float(logs.get("skipped_steps", math.nan))
+        if skipped != self._skipped_seen or not _is_finite(logs.get("loss", 0.0)):
+            self._skipped_seen = skipped
             self._examine()
 
     def on_epoch_end(self, epoch, logs=None):
-        if self._due:
-            self._examine()
-        self._collect()
+        self._examine()
         super().on_epoch_end(epoch, logs)
         self._mention(epoch, logs or {})
         if not self._ladder.stopped:
@@ -239,7 +253,6 @@ class NanGuardCallback(GuardingCallback):
         return {"step": step, "epoch": self._epoch, "batch": step - self._epoch_begin}
 
     def _examine(self):
-        self._due = False
         for row, in_row in self._collect():
             seen = ladder.Observation(in_row, row.reasons[0], self.session.state_is_sound())
             self._act(seen, step=row.step)

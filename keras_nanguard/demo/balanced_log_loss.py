@@ -47,8 +47,8 @@ def task(batch_size, learning_rate, epochs, steps_per_epoch):
 
     def score(model, held_out):
         inputs, labels = (held_x, held_y) if held_out else (x, y)
-        p = model(inputs, training=False)
-        return float(BalancedBinaryCrossentropy()(labels, p)), np.mean((ops.convert_to_numpy(p) > 0.5) == (labels == 1))
+        p = ops.convert_to_numpy(model(inputs, training=False))
+        return float(BalancedBinaryCrossentropy()(labels, p)), np.mean((p > 0.5) == (labels == 1))
 
     return Task(make_model, Batches(x, y, batch_size), score, learning_rate, epochs, steps_per_epoch)
 
@@ -94,7 +94,7 @@ def run(say):
         say("\n" + text.paragraph(intro))
         outcomes[name, "fit"] = tell(setting, in_fit, losses, why, f"{name}, in `fit` with NanGuardCallback", say)
         outcomes[name, "loop"] = tell(
-            setting, in_loop, losses, why, f"{name}, in a hand-written GradientTape loop with GradientGuard", say
+            setting, in_loop, losses, why, f"{name}, in a hand-written loop with GradientGuard", say
         )
     return outcomes
 

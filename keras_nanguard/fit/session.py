@@ -25,6 +25,7 @@ class FitSession:
         members: our callbacks, at most one of each `role`.
         driver: the callback that acts for all: the `NanGuardCallback`, else the first that joined.
         function: the guarded train function, from `begin` on.
+        late_hooks: whether Keras calls batch hooks on a thread of their own, some batches late.
     """
 
     def __init__(self, model, callback_list):
@@ -32,7 +33,7 @@ class FitSession:
         self._history = getattr(model, "history", None)
         self.members = []
         self.function, self.state = None, StateWatch(model)
-        self._checks_each = False
+        self._checks_each = self.late_hooks = False
         self._mark = object()  # in the function in place of the session, which would keep callbacks and their snapshots alive
 
     @classmethod
@@ -81,6 +82,7 @@ class FitSession:
             self._list.callbacks.remove(ours)
             self._list.callbacks.insert(0, ours)  # its hooks run before any that could save
             items = [callback for callback in self._list.callbacks if callback not in self.members]
+        self.late_hooks = getattr(self._list, "_async_train", False)
         self._checks_each = items is None or any(_has_batch_hooks(callback) for callback in items)
         rows = max(128, 2 * self.model.steps_per_execution)
         return StepSpec(guard, backoff.policy if backoff else None, rows)
@@ -101,7 +103,7 @@ class FitSession:
                 raise
             if self._checks_each and not self.state_is_sound():
                 self.driver.on_bad_state()
-            self.driver.after_execution()
+            self.driver.after_execution(function.logs_of(result))
             return result
 
         return run

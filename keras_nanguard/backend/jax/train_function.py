@@ -42,6 +42,9 @@ class GuardedFunction:
         self._model._jax_state = dict(zip(PARTS, state))
         return logs, tuple(state)
 
+    def logs_of(self, result):
+        return result[0]
+
     def without_added(self, result):
         logs, state = result
         return {name: value for name, value in logs.items() if name not in self.added}, state
