@@ -6,6 +6,7 @@ generator, and the optimizers (several, where a custom step has several).
 """
 
 import keras
+import numpy as np
 
 from . import backend
 
@@ -68,6 +69,16 @@ def learning_rate_variables(model):
     """The variables that hold a plain learning rate; going back to a snapshot must not raise it again."""
     rates = [getattr(leaf, "_learning_rate", None) for optimizer in optimizers_of(model) for leaf in leaf_optimizers(optimizer)]
     return [rate for rate in rates if isinstance(rate, keras.Variable)]
+
+
+def host_copy(variable):
+    """By value: what a framework hands out may be its own memory, which the next step writes to."""
+    array = variable.numpy()
+    return array if array.flags.owndata else np.array(array)
+
+
+def put_back(variable, copy):
+    variable.assign(copy)
 
 
 def variable_name(variable):

@@ -26,8 +26,12 @@ A backend is a package with these names; someone adding one fills them in:
 `stateless_apply(spec, optimizer, guard_state, optimizer_variables, grads, trainable_variables, loss, before, after)`, `initial_state(spec)`
     The same where a step is a function of its state, and the guard's first state. `FORM`: how the guard is used in a loop, to be shown in an
     error; of `apply_gradients` and these the ones that are not the backend's form raise with it.
+`host_copy(variable)`, `put_back(variable, copy)`
+    A copy in host memory of what this process holds of a variable, and the way back.
+`is_chief()`
+    Whether this process is the one that prints and writes files, of those that train together.
 `StateCheck(variables)`
-    Of variables that hold their values. Called: whether all of them are finite, in one reduction on the device. `.names()`: those that are not.
+    Of variables that hold their values. Called: whether all of them are finite, in one reduction on the device, and the same in all processes. `.names()`: those that are not.
 `unsupported(model)`
     A sentence that says why stock Keras cannot train this model here, or `None`.
 """

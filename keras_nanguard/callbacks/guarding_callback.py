@@ -2,6 +2,7 @@
 
 import keras
 
+from .. import backend
 from ..fit.session import FitSession
 
 
@@ -79,6 +80,14 @@ class GuardingCallback(keras.callbacks.Callback):
     def on_bad_state(self):
         """The update made non-finite values of finite gradients."""
         self.session.state.refuse()
+
+    def is_chief(self):
+        """Whether to print and to write files is for this process, of those that train together."""
+        return backend.active().is_chief()
+
+    def verbosity(self):
+        """`verbose` of `fit`, 0 where another process prints."""
+        return (self.params or {}).get("verbose", 0) if self.is_chief() else 0
 
     def after_execution(self, logs):
         """The train function has returned these logs, as tensors; called on the thread of `fit`."""

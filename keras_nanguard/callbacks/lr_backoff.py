@@ -93,8 +93,8 @@ class AdaptiveLRBackoff(GuardingCallback):
                 f"epoch {epoch}: no step was accepted; training stopped, weights unchanged since. "
                 "A lower learning rate cannot help: look at the data and the loss, or add keras_nanguard.NanGuardCallback()."
             )
-            verbose = (self.params or {}).get("verbose", 0)
+            verbose = self.verbosity()
             if verbose:
                 Messenger(verbose=verbose).say_once("stop", text, bar_open=verbose in (1, "auto"))
-            else:
+            elif self.is_chief():
                 logging.getLogger("keras_nanguard").warning("%s", text)  # there is no report that would tell it

@@ -46,7 +46,7 @@ class NanGuardCallback(GuardingCallback):
             that differs from its own is an error.
         max_consecutive_skips: int >= 1, default 10: skipped steps in a row after which training is stopped. Ordinary
             overflows of a loss scale do not count.
-        report_path: where to write the report as JSON: at the start, at incidents (once a second at most), at
+        report_path: where to write the report as JSON (of several processes the first writes it): at the start, at incidents (once a second at most), at
             each epoch's end and at the end. `None` (default) writes nothing. A path that cannot be written is an error
             before the first step; later it is a note in the report, and training goes on.
         raise_error: bool, default `False`: raise `NonFiniteTrainingError` instead of stopping; the backups of other
@@ -137,15 +137,15 @@ class NanGuardCallback(GuardingCallback):
         if function is None:
             return  # not Keras' `fit`: the first batch raises
         self._recorder = Recorder(settings=self._settings(function.spec.step_guard), versions=versions())
-        self._messenger = Messenger(verbose=(self.params or {}).get("verbose", 0))
+        self._messenger = Messenger(verbose=self.verbosity())
         if self._unfinished is not None:
             self._unfinished.detach()
         if self.model.built and self.model.optimizer.built:
             self._look_at_start()
-            self._snapshot = Snapshot(self.model, self.session.state.known)
+            self._snapshot = Snapshot(self.model)
         else:
             function.before_first_update = self._late_snapshot
-        if self.report_path is not None:
+        if self.report_path is not None and self.is_chief():
             write_report(self._recorder.build(), self.report_path)  # a path that cannot be written is an error here, not after hours
             self._unfinished = weakref.finalize(self, _write_unfinished, self._recorder, self.report_path)
 
@@ -185,10 +185,8 @@ class NanGuardCallback(GuardingCallback):
         self._examine()
         super().on_epoch_end(epoch, logs)
         self._mention(epoch, logs or {})
-        if not self._ladder.stopped:
-            snapshot = Snapshot(self.model, self.session.state.known)
-            if snapshot.finite:
-                self._snapshot = snapshot
+        if not self._ladder.stopped and self.session.state.finite():
+            self._snapshot = Snapshot(self.model)
         self._write()
 
     def on_train_end(self, logs=None):
@@ -222,9 +220,8 @@ class NanGuardCallback(GuardingCallback):
         """Of a model that its first batch builds; what that batch has made non-finite already is no state to go back to."""
         if not self.model.run_eagerly:
             self._look_at_start()
-        snapshot = Snapshot(self.model, self.session.state.known)
-        if snapshot.finite:
-            self._snapshot = snapshot
+        if self.session.state.finite():
+            self._snapshot = Snapshot(self.model)
 
     def _collect(self):
         """Reads the guard's memory into the record; returns the steps that were refused since, each with how many in a row that made."""
@@ -290,7 +287,7 @@ class NanGuardCallback(GuardingCallback):
         self._messenger.incident(incident, self._bar_open())
 
     def _bar_open(self):
-        return self._in_epoch and (self.params or {}).get("verbose") in (1, "auto")
+        return self._in_epoch and self.verbosity() in (1, "auto")
 
     def _mention(self, epoch, logs):
         """What is not finite and yet no reason to do anything."""
@@ -307,7 +304,7 @@ class NanGuardCallback(GuardingCallback):
                     self._messenger.say_once(name, note[0].lower() + note[1:], self._bar_open())
 
     def _write(self, at_incident=False):
-        if self.report_path is None:
+        if self.report_path is None or not self.is_chief():
             return
         now = self._recorder.now()
         if at_incident and now - self._written < WRITE_INTERVAL:

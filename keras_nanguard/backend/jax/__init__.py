@@ -1,5 +1,8 @@
 """The JAX backend. The names are those that `keras_nanguard.backend` lists."""
 
+from .distribution import host_copy
+from .distribution import is_chief
+from .distribution import put_back
 from .gradients import FORM
 from .gradients import apply_gradients
 from .gradients import context
@@ -25,9 +28,12 @@ __all__ = [
     "buffers",
     "context",
     "guarded_step",
+    "host_copy",
     "initial_state",
+    "is_chief",
     "keep",
     "prepare",
+    "put_back",
     "replica",
     "stateless_apply",
     "sync",

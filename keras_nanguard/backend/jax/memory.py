@@ -1,11 +1,10 @@
 """The guard's memory as JAX arrays, which travel through the compiled step beside the training state."""
 
 import jax
-import jax.numpy as jnp
-import keras
 import numpy as np
 
 from ...step import memory as layout
+from .distribution import on_devices
 
 
 class Memory:
@@ -30,16 +29,6 @@ class Memory:
 
 def initial(spec):
     return on_devices(layout.initial(spec))
-
-
-def on_devices(arrays):
-    """Numpy arrays where the training state is: on every device of a `keras.distribution`, whole, in every process."""
-    distribution = keras.distribution.distribution()
-    if distribution is None:
-        return {name: jnp.array(value) for name, value in arrays.items()}
-    everywhere = jax.sharding.NamedSharding(distribution.device_mesh.backend_mesh, jax.sharding.PartitionSpec())
-    whole = lambda value: jax.make_array_from_callback(value.shape, everywhere, lambda part: value[part])
-    return {name: whole(np.asarray(value)) for name, value in arrays.items()}
 
 
 def stored(before, change):

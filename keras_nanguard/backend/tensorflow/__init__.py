@@ -1,5 +1,7 @@
 """The TensorFlow backend. The names are those that `keras_nanguard.backend` lists."""
 
+from ...state import host_copy
+from ...state import put_back
 from .gradients import FORM
 from .gradients import apply_gradients
 from .gradients import context
@@ -11,6 +13,7 @@ from .gradients import stateless_apply
 from .memory import Memory
 from .numerics import StateCheck
 from .strategy import unsupported
+from .strategy import is_chief
 from .train_function import GuardedFunction
 from .train_function import buffers
 from .train_function import guarded_step
@@ -25,9 +28,12 @@ __all__ = [
     "buffers",
     "context",
     "guarded_step",
+    "host_copy",
     "initial_state",
+    "is_chief",
     "keep",
     "prepare",
+    "put_back",
     "replica",
     "stateless_apply",
     "sync",

@@ -12,6 +12,19 @@ def replicas():
     return tf.distribute.get_strategy().num_replicas_in_sync
 
 
+def several_processes():
+    strategy = tf.distribute.get_strategy()
+    return strategy.num_replicas_in_sync > 1 and len(strategy.extended.worker_devices) < strategy.num_replicas_in_sync
+
+
+def is_chief():
+    resolver = tf.distribute.get_strategy().cluster_resolver
+    if resolver is None or not resolver.cluster_spec():
+        return True
+    chief = "chief" if "chief" in resolver.cluster_spec().jobs else "worker"
+    return (resolver.task_type, resolver.task_id) == (chief, 0)
+
+
 def reduce_sum(tensors):
     """Sums a list over the replicas, in one call; called in a replica context."""
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tensors)
@@ -25,6 +38,13 @@ def across(function, *args):
 def local(strategy, value):
     """The values of all replicas, as a list."""
     return list(strategy.experimental_local_results(value))
+
+
+def sum_of_all(strategy, values):
+    """The sum of one tensor per local replica over the replicas of all processes; called in the cross-replica context."""
+    if len(values) == strategy.num_replicas_in_sync:
+        return tf.add_n(values)
+    return local(strategy, strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica(values), axis=None))[0]
 
 
 def per_replica(values):

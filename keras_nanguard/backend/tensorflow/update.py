@@ -42,8 +42,11 @@ def branch(condition, if_true, if_false):
 
 
 def rarely(function):
-    """`function`, kept out of the graph that every step walks through: a call of its own."""
-    if tf.executing_eagerly():
+    """`function`, kept out of the graph that every step walks through: a call of its own.
+
+    In vain where several processes sum in it: such a call cannot hold what keeps their sums in order.
+    """
+    if tf.executing_eagerly() or distribution.several_processes():
         return function
     return lambda: tf.function(function, autograph=False, experimental_attributes={"_noinline": True})()
 
@@ -223,40 +226,38 @@ def _guarded_across_replicas(spec, memory, update, loss, state, undo):
     state_finite = numerics.all_finite(state)
     total, *summed = distribution.reduce_sum([tf.where(state_finite, loss, float("nan")), *own])
 
-    def decide(strategy, summed, total, own, loss, state_finite, kept_values):
-        # runs once, for all replicas
-        replicas = range(strategy.num_replicas_in_sync)
-        grads = [[distribution.local(strategy, g)[r] for g in summed] for r in replicas]
-        own = [[distribution.local(strategy, g)[r] for g in own] for r in replicas]
-        losses, states = distribution.local(strategy, loss), distribution.local(strategy, state_finite)
-        total = distribution.local(strategy, total)[0]
+    def decide(strategy, summed, total, own, loss, state_finite, number, kept_values):
+        # runs once, for all replicas of this process
+        local = lambda value: distribution.local(strategy, value)
+        by_replica = lambda tensors: [list(parts) for parts in zip(*map(local, tensors))]
+        grads, own = by_replica(summed), by_replica(own)
+        total = local(total)[0]
         first = update.with_grads(update.with_present(grads[0]))
         in_replica = lambda given: update.run(update.with_present(given))
         run = lambda grads: strategy.extended.call_for_each_replica(in_replica, args=(distribution.per_replica(grads),))
-        kept = [(variable, distribution.local(strategy, value)) for (variable, _), value in zip(undo.kept, kept_values)]
+        kept = [(variable, local(value)) for (variable, _), value in zip(undo.kept, kept_values)]
         kept = undo.written(kept)
         refuse = lambda none_accepted: put_back(kept)
 
         def look_closely():
-            all_finite = tf.reduce_all(tf.stack(states))
-            seen = look(first, tf.where(all_finite, total, tf.add_n(losses)), all_finite)
-            healthy = tf.logical_and(tf.logical_and(tf.math.is_finite(seen.loss), all_finite), seen.gradients_finite)
-            seen.replicas = branch(healthy, lambda: tf.zeros(()), lambda: _bad_replicas(own, losses, states))
+            faults = [_faults(*of_replica) for of_replica in zip(own, local(loss), local(state_finite), local(number))]
+            total_of_losses, bad_states, bits = tf.unstack(distribution.sum_of_all(strategy, faults))
+            all_finite = tf.equal(bad_states, 0.0)
+            seen = look(first, tf.where(all_finite, total, total_of_losses), all_finite)
+            seen.replicas = bits
             return seen
 
         seen, finite = glance(first, total, [])
         return _decided(spec, memory, update, seen, finite, look_closely, grads, run, nothing, refuse)[0]
 
-    told = distribution.across(decide, summed, total, own, loss, state_finite, [value for _, value in undo.kept])
+    number = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.float32)
+    told = distribution.across(decide, summed, total, own, loss, state_finite, number, [value for _, value in undo.kept])
     if undo.choice is None:
         return told, None
     return told, branch(told["applied"], undo.choice.now, lambda: undo.choice.before(told["none_accepted"]))
 
 
-def _bad_replicas(gradients, losses, states):
-    """Bit mask: the replicas with a loss, a gradient or a state that is not finite."""
-    bits = tf.zeros(())
-    for number, (own, loss, state) in enumerate(zip(gradients, losses, states)):
-        finite = tf.logical_and(tf.logical_and(tf.math.is_finite(loss), state), numerics.global_norm(own)[1])
-        bits += tf.where(finite, 0.0, 2.0**number)
-    return bits
+def _faults(gradients, loss, state_finite, number):
+    """Of one replica: its loss, whether its state is at fault, and a bit where anything of it is."""
+    finite = tf.logical_and(tf.logical_and(tf.math.is_finite(loss), state_finite), numerics.global_norm(gradients)[1])
+    return tf.stack([loss, tf.where(state_finite, 0.0, 1.0), tf.where(finite, 0.0, tf.pow(2.0, number))])

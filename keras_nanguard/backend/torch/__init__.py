@@ -1,5 +1,7 @@
 """The torch backend. The names are those that `keras_nanguard.backend` lists."""
 
+from ...state import host_copy
+from ...state import put_back
 from .buffers import buffers
 from .gradients import FORM
 from .gradients import apply_gradients
@@ -11,6 +13,7 @@ from .gradients import replica
 from .gradients import stateless_apply
 from .memory import Memory
 from .numerics import StateCheck
+from .processes import is_chief
 from .train_function import GuardedFunction
 from .train_function import guarded_step
 from .train_function import sync
@@ -25,9 +28,12 @@ __all__ = [
     "buffers",
     "context",
     "guarded_step",
+    "host_copy",
     "initial_state",
+    "is_chief",
     "keep",
     "prepare",
+    "put_back",
     "replica",
     "stateless_apply",
     "sync",

@@ -5,12 +5,20 @@ import torch
 import torch.distributed as dist
 
 
+def is_chief():
+    return not _several() or dist.get_rank() == 0
+
+
+def _several():
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
 def agreed():
     """For `update.guarded`: what this process saw becomes what all saw; `None` where there is one process.
 
     One scalar is summed per step. Only where the sum is not finite do the processes tell which of them it was.
     """
-    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+    if not _several():
         return None
 
     def of_all(loss, state_finite):
