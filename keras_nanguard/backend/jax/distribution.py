@@ -5,8 +5,6 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from ... import state
-
 
 def is_chief():
     return jax.process_index() == 0
@@ -22,16 +20,19 @@ def on_devices(arrays):
     return {name: whole(np.asarray(value)) for name, value in arrays.items()}
 
 
-def here(value):
-    """An array that this process can look at without the others, where it holds all of it; else the array."""
-    return value.addressable_data(0) if value.is_fully_replicated and not value.is_fully_addressable else value
+def local_values(variables):
+    """The arrays that variables hold; as this process can look at them without the others, where it holds all of them whole."""
+    values = [variable.value for variable in variables]
+    if all(value.is_fully_replicated for value in values):
+        return [value.addressable_data(0) for value in values]
+    return values
 
 
 def host_copy(variable):
     """A numpy array, or a dict of them by device, where other processes hold the rest."""
-    value = here(variable.value)
-    if value.is_fully_addressable:
-        return state.host_copy(variable)
+    value = variable.value
+    if value.is_fully_addressable or value.is_fully_replicated:
+        return np.array(value)
     return {shard.device: np.array(shard.data) for shard in value.addressable_shards}
 
 
@@ -39,4 +40,4 @@ def put_back(variable, copy):
     if isinstance(copy, dict):
         parts = [jax.device_put(part, device) for device, part in copy.items()]
         copy = jax.make_array_from_single_device_arrays(variable.shape, variable.value.sharding, parts)
-    state.put_back(variable, copy)
+    variable.assign(copy)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from ...state import variable_name
-from .distribution import here
+from .distribution import local_values
 
 
 def is_traced(*trees):
@@ -73,8 +73,8 @@ class StateCheck:
         self._variables = [v for v in variables if is_float(v.value)]
 
     def __call__(self):
-        return bool(all_finite([here(v.value) for v in self._variables]))
+        return bool(all_finite(local_values(self._variables)))
 
     def names(self):
         """The variables that are not finite, by path."""
-        return [variable_name(v) for v in self._variables if not bool(all_finite([here(v.value)]))]
+        return [variable_name(v) for v in self._variables if not bool(all_finite(local_values([v])))]

@@ -1,0 +1,58 @@
+"""`GradientGuard` under `MultiWorkerMirroredStrategy`."""
+
+import os
+
+os.environ["KERAS_BACKEND"] = "tensorflow"
+import keras
+import numpy as np
+import tensorflow as tf
+import training
+
+from keras_nanguard import GradientGuard
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+workers, rank = strategy.num_replicas_in_sync, strategy.cluster_resolver.task_id
+shard = slice(rank * training.ROWS // workers, (rank + 1) * training.ROWS // workers)
+
+
+def collectives(graph):
+    """How many sums over the processes a step holds: `(in the step itself, with what it calls and its branches)`."""
+    own = [node.op for node in graph.node]
+    called = [node.op for function in graph.library.function for node in function.node_def]
+    return own.count("CollectiveReduceV2"), (own + called).count("CollectiveReduceV2")
+
+
+def run(plan):
+    with strategy.scope():
+        model = training.make_model()
+        optimizer = keras.optimizers.Adam(0.01, name="adam")
+        optimizer.build(model.trainable_variables)
+        guard = GradientGuard(optimizer, model)
+
+    @tf.function
+    def train_step(x, y):
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                with guard.forward():
+                    loss = tf.reduce_mean((y - model(x, training=True)) ** 2) / workers
+            grads = tape.gradient(loss, model.trainable_variables)
+            return guard.apply(grads, model.trainable_variables, loss=loss)
+
+        return strategy.run(step, args=(x, y))
+
+    applied = []
+    for number, (x, y) in enumerate(zip(*training.data(plan))):
+        if plan.get("dies") == [rank, number]:
+            os._exit(3)
+        applied.append(bool(train_step(tf.constant(x[shard]), tf.constant(y[shard])).applied))
+    shared = {v.path: v.numpy() for v in [*model.trainable_variables, *optimizer.variables]}
+    # Keras leaves moving statistics to each process here, and so does the guard
+    own = {v.path: v.numpy() for v in model.non_trainable_variables}
+    finite = all(np.isfinite(v).all() for v in [*shared.values(), *own.values()])
+    state = {"state": training.digests(shared), "own": training.digests(own), "finite": finite}
+    sums = collectives(train_step.get_concrete_function(tf.constant(x[shard]), tf.constant(y[shard])).graph.as_graph_def())
+    training.tell(plan, guard.report(), applied=applied, sums=sums, **state)
+
+
+for plan in training.plans():
+    run(plan)
