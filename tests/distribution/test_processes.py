@@ -1,5 +1,8 @@
 """Two real processes that train together: one verdict for both, in the same step."""
 
+import json
+import signal
+
 import keras
 import processes
 import pytest
@@ -61,3 +64,13 @@ def test_both_tell_the_same_of_it(told, fault):
 def test_a_healthy_training_has_no_incident(told):
     for of_process in told:
         assert of_process["healthy"]["incidents"] == []
+
+
+def test_a_process_that_dies_leaves_the_other_with_an_error():
+    """In the time that its framework takes to notice; the other has not told of that training, and was not killed by the test."""
+    program, *arguments = PROGRAMS[BACKEND][0]
+    plan = [{"name": "dies", "dies": [0, 1], "epochs": 3}]
+    dead, other = processes.run(2, processes.HERE / program, json.dumps(plan), *arguments, timeout=200)
+    assert dead.returncode == 3
+    assert other.returncode not in (0, -signal.SIGKILL)
+    assert other.told == {}

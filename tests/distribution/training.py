@@ -1,7 +1,8 @@
 """What the programs of this folder train: one small model, global batches with a fault in some step, and what they tell of it.
 
 A program is started as several processes with a JSON list of plans, trains a fresh model for each, and prints a line of JSON
-for each. A plan: `name`, `faults` (step -> kind of fault), `without` (steps that are left out of the data).
+for each. A plan: `name`, `faults` (step -> kind of fault), `without` (steps that are left out of the data), `guarded` (by default
+true), `dies` (rank and step, or epoch in `fit`, at which a process ends without a word).
 """
 
 import hashlib
