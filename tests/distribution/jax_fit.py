@@ -6,7 +6,7 @@ import sys
 os.environ["KERAS_BACKEND"] = "jax"
 kind, devices = sys.argv[2], int(sys.argv[3])
 several = int(os.environ.get("KERAS_DISTRIBUTION_NUM_PROCESSES", "1")) > 1
-os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
 import jax
 import keras
 import training
@@ -53,11 +53,7 @@ class Explodes(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def here(value):
-    return value.addressable_data(0) if value.is_fully_replicated else sorted_parts(value)
-
-
-def sorted_parts(value):
-    """In one process all parts are here; of several processes each tells its own."""
+    """Whole where this process holds all of it, else its part."""
     return value if value.is_fully_addressable else value.addressable_data(0)
 
 
