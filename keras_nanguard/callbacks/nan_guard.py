@@ -319,8 +319,8 @@ class NanGuardCallback(GuardingCallback):
 
 
 def _is_finite(loss):
-    """Of a number, or of an array that a train step of one's own has put into the logs."""
-    return math.isfinite(loss) if isinstance(loss, float) else bool(np.all(np.isfinite(loss)))
+    """Of a number, of a tensor, or of an array that a train step of one's own has put into the logs."""
+    return math.isfinite(loss) if isinstance(loss, float) else bool(np.all(np.isfinite(keras.ops.convert_to_numpy(loss))))
 
 
 def _write_unfinished(recorder, path):
