@@ -30,7 +30,7 @@ def test_there_are_two_commands_of_one_line_and_their_output_is_shown():
 
 def test_names_of_the_package_in_the_text_exist():
     named = set(re.findall(r"`(?:losses\.)?([A-Z][a-z]+[A-Z]\w+)", readme.PATH.read_text(encoding="utf-8")))
-    foreign = {"GradientTape", "TerminateOnNaN", "MirroredStrategy"}
+    foreign = {"GradientTape", "TerminateOnNaN", "MirroredStrategy", "MultiWorkerMirroredStrategy", "DataParallel", "ModelParallel", "DistributedDataParallel"}
     names = set(keras_nanguard.__all__) | set(dir(keras_nanguard.losses))
     assert {"NanGuardCallback", "BalancedBinaryCrossentropy"} <= named
     assert named - foreign <= names
